@@ -1,0 +1,76 @@
+"""Keys of this gateway: `pm_<lookup>_<secret>`, of which only the lookup part and a hash of the secret are stored.
+
+The secret has 256 random bits, so a plain SHA-256 is enough: there is nothing to guess, and checking costs
+microseconds per request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PREFIX = "pm"
+LOOKUP_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that was just made. `text` is shown once; `lookup` and `digest` are stored."""
+
+    text: str
+    lookup: str
+    digest: str
+
+    def __repr__(self) -> str:
+        return f"<NewKey {self.lookup}>"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySnapshot:
+    """A stored key as the traffic code knows it."""
+
+    id: int
+    name: str
+    lookup: str
+    digest: str
+    enabled: bool = True
+
+
+def new_key() -> NewKey:
+    """Make a key. Store its lookup part and digest, hand its text to the client, and keep the text nowhere."""
+    lookup = secrets.token_hex(LOOKUP_BYTES)
+    secret = secrets.token_urlsafe(32)
+    return NewKey(f"{PREFIX}_{lookup}_{secret}", lookup, digest(secret))
+
+
+def digest(secret: str) -> str:
+    """What is stored of a key's secret part."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class KeyRing:
+    """The enabled keys, in memory; a loop replaces them when they change."""
+
+    def __init__(self, keys: Sequence[KeySnapshot] = ()) -> None:
+        self.replace(keys)
+
+    def replace(self, keys: Sequence[KeySnapshot]) -> None:
+        """Know exactly `keys` from now on."""
+        self._keys = {key.lookup: key for key in keys if key.enabled}
+
+    def find(self, text: str) -> KeySnapshot | None:
+        """The key that `text` is, or None. The secret is compared in constant time."""
+        prefix, _, rest = text.partition("_")
+        lookup, _, secret = rest.partition("_")
+        key = self._keys.get(lookup)
+        if prefix != PREFIX or key is None:
+            return None
+        return key if hmac.compare_digest(key.digest, digest(secret)) else None
+
+    def from_authorization(self, header: str | None) -> KeySnapshot | None:
+        """The key in an `Authorization: Bearer …` header (RFC 6750), or None."""
+        scheme, _, text = (header or "").partition(" ")
+        return self.find(text.strip()) if scheme.lower() == "bearer" else None
