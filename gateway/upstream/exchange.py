@@ -1,0 +1,53 @@
+"""What a turn borrows: one request and its response, on a lane or on an HTTP connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.protocol.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an exchange goes: the account's base URL and every header of the request, credentials included."""
+
+    account_id: int
+    base_url: str
+    headers: Sequence[tuple[str, str]]
+    proxy: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Target account {self.account_id}>"
+
+
+class Exchange(Protocol):
+    """One response, read by the turn's own task.
+
+    Call `send` once, `receive` until a terminal event, then `close` once, whatever happened in between. All raise
+    `UpstreamError`s. Cancelling `send` or `receive` is allowed; afterwards only `close` is.
+    """
+
+    transport: str
+
+    async def send(self, payload: bytes) -> None:
+        """Cross the send boundary. `ConnectFailed` means that provably nothing was sent."""
+
+    async def receive(self) -> list[Event]:
+        """Wait for the next events, at least one, and return all that are there."""
+
+    def headers(self) -> Mapping[str, str]:
+        """The upstream's response or handshake headers, names in lower case; call it after `send`."""
+
+    def watch_backlog(self, grew: Callable[[int], None]) -> None:
+        """Call `grew` with the bytes that wait to be received whenever they grow, until `close`."""
+
+    def publish(self, response_id: str) -> None:
+        """The response is complete: what continues it belongs to this exchange's connection."""
+
+    async def close(self, *, clean: bool) -> None:
+        """End the upstream's work; returns when it has really ended, or after the close timeout.
+
+        `clean` says that a terminal event was received, so the connection may carry another response.
+        """

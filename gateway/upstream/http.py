@@ -1,0 +1,150 @@
+"""Responses over HTTP and SSE, by httpx: one client per event loop and proxy, owned by whoever runs the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from gateway.clock import Clock
+from gateway.conf import MIB, Tunables
+from gateway.errors import Refusal, UpstreamLost, UpstreamRefused
+from gateway.protocol.events import Event, refusal_from_http
+from gateway.protocol.sse import SseSplitter
+from gateway.upstream.exchange import Target
+from gateway.upstream.translate import http_error
+
+EVENT_LIMIT = 16 * MIB
+REFUSAL_LIMIT = MIB
+
+
+class HttpTransport:
+    """Makes HTTP exchanges. Close it last, after every exchange has been closed."""
+
+    def __init__(self, tunables: Tunables, clock: Clock, network: httpx.AsyncBaseTransport | None = None) -> None:
+        self._tunables = tunables
+        self._clock = clock
+        self._network = network
+        self._clients: dict[str | None, httpx.AsyncClient] = {}
+
+    def exchange(self, target: Target) -> HttpExchange:
+        """An exchange with `target`; no connection is made before its `send`."""
+        return HttpExchange(self._client(target.proxy), target, self._tunables, self._clock)
+
+    async def fetch(self, target: Target, path: str) -> httpx.Response:
+        """`GET` a small document under the target's base URL; raises `UpstreamError`s, not for a status."""
+        try:
+            return await self._client(target.proxy).get(target.base_url + path, headers=list(target.headers))
+        except httpx.HTTPError as error:
+            raise http_error(error) from error
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+
+    def _client(self, proxy: str | None) -> httpx.AsyncClient:
+        if proxy not in self._clients:
+            t = self._tunables
+            self._clients[proxy] = httpx.AsyncClient(
+                transport=self._network,
+                proxy=proxy,
+                # The environment's proxy variables are for other programs: an account's own proxy is the one rule.
+                trust_env=False,
+                follow_redirects=False,
+                timeout=httpx.Timeout(
+                    connect=t.connect_timeout, read=t.read_timeout, write=t.write_timeout, pool=t.pool_timeout
+                ),
+                limits=httpx.Limits(
+                    max_connections=t.http_max_connections,
+                    max_keepalive_connections=t.http_max_idle,
+                    keepalive_expiry=t.http_idle_expiry,
+                ),
+                headers={"user-agent": "pointsman"},
+            )
+        return self._clients[proxy]
+
+
+class HttpExchange:
+    """One `POST …/responses` and its event stream."""
+
+    transport = "http"
+
+    def __init__(self, client: httpx.AsyncClient, target: Target, tunables: Tunables, clock: Clock) -> None:
+        self._client = client
+        self._target = target
+        self._tunables = tunables
+        self._clock = clock
+        self._response: httpx.Response | None = None
+        self._splitter = SseSplitter(EVENT_LIMIT)
+
+    async def send(self, payload: bytes) -> None:
+        """Post the request and wait for the response's headers; raises `UpstreamRefused` for any status but 200."""
+        request = self._client.build_request(
+            "POST", self._target.base_url + "/responses", headers=list(self._target.headers), content=payload
+        )
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise http_error(error) from error
+        self._response = response
+        if response.status_code != httpx.codes.OK:
+            raise UpstreamRefused(await self._read_refusal(response))
+        # httpx's stream must live as long as the response: abandoning an iterator would close it.
+        self._chunks = response.aiter_raw()
+
+    async def receive(self) -> list[Event]:
+        events: list[Event] = []
+        while not events:
+            try:
+                chunk = await anext(self._chunks)
+            except StopAsyncIteration:
+                raise UpstreamLost("The upstream ended its stream before the response ended.") from None
+            except httpx.HTTPError as error:
+                raise http_error(error) from error
+            events = self._splitter.feed(chunk)
+        return events
+
+    def headers(self) -> Mapping[str, str]:
+        return {} if self._response is None else dict(self._response.headers)
+
+    def watch_backlog(self, grew: Callable[[int], None]) -> None:
+        """Over HTTP nothing waits here: reading stops with the client, and there are no pongs to miss."""
+
+    def publish(self, response_id: str) -> None:
+        """Over HTTP no connection owns a response."""
+
+    async def close(self, *, clean: bool) -> None:
+        if self._response is None:
+            return
+        if clean:
+            await self._drain()
+        try:
+            async with asyncio.timeout(self._tunables.close_timeout):
+                await self._response.aclose()
+        except (TimeoutError, httpx.HTTPError):
+            # The response has been delivered or given up; httpx has dropped the connection either way.
+            pass
+
+    async def _drain(self) -> None:
+        """Read the rest of the framing, so that the connection can be used again. Never a second error."""
+        try:
+            async with asyncio.timeout(self._tunables.terminal_drain_timeout):
+                async for _ in self._chunks:
+                    pass
+        except (TimeoutError, httpx.HTTPError):
+            # What comes after the terminal event belongs to nobody; `aclose` ends it.
+            pass
+
+    async def _read_refusal(self, response: httpx.Response) -> Refusal:
+        body = b""
+        try:
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > REFUSAL_LIMIT:
+                    break
+        except httpx.HTTPError:
+            # The status is the refusal; a body cut short only makes its message poorer.
+            pass
+        return refusal_from_http(response.status_code, dict(response.headers), body[:REFUSAL_LIMIT], self._clock.wall())

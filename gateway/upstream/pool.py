@@ -1,0 +1,226 @@
+"""The pool of lanes: who may use which upstream WebSocket, and how many there are.
+
+It holds two pieces of state, the lanes by key and the anchors by response id; capacity is reserved before a dial
+begins and returned when the socket is closed. A turn borrows a lane and gives it back; the pool settles nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from gateway.clock import Clock
+from gateway.conf import Tunables
+from gateway.errors import ConnectFailed, Overloaded, OwnerBusy, OwnerGone
+from gateway.upstream.connection import Dial
+from gateway.upstream.exchange import Target
+from gateway.upstream.lane import Lane, LaneExchange, LaneKey, LaneState, LaneStep
+
+# A lane idle for longer is pinged before a turn is sent on it, so that a half-open socket costs no turn.
+FRESH_FOR = 15.0
+PING_WAIT = 2.0
+
+
+class LanePool:
+    """Lanes of all accounts in this process. `close` it before the event loop ends."""
+
+    def __init__(self, tunables: Tunables, clock: Clock, dial: Dial) -> None:
+        self._tunables = tunables
+        self._clock = clock
+        self._dial = dial
+        self._lanes: dict[int, set[Lane]] = defaultdict(set)
+        self._by_key: dict[LaneKey, set[Lane]] = defaultdict(set)
+        self._anchors: dict[str, Lane] = {}
+        self._generations = 0
+        self._closers: dict[Lane, asyncio.Task[None]] = {}
+
+    def __repr__(self) -> str:
+        states = [lane.state for lane in self]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in LaneState if state in states)
+        return f"<LanePool {counts or 'empty'} | {len(self._anchors)} anchors>"
+
+    def __iter__(self) -> Iterator[Lane]:
+        for lanes in self._lanes.values():
+            yield from lanes
+
+    def owner(self, response_id: str, client: int, session: str) -> Lane:
+        """The lane that made `response_id`; raises `OwnerGone` unless `client` may continue there in `session`."""
+        lane = self._anchors.get(response_id)
+        if lane is None or not lane.alive or lane.key.client != client:
+            raise OwnerGone("The response that this request continues is on no open upstream connection any more.")
+        if lane.key.private and lane.key.session != session:
+            raise OwnerGone("The response that this request continues belongs to another WebSocket of the client.")
+        return lane
+
+    async def borrow_owner(self, response_id: str, client: int, session: str) -> LaneExchange:
+        """Borrow the lane that made `response_id`. Never dials; raises `OwnerGone` or `OwnerBusy`."""
+        lane = self.owner(response_id, client, session)
+        if lane.state is LaneState.BUSY:
+            raise OwnerBusy("The upstream connection that made the previous response is carrying another one.")
+        if self._too_old(lane):
+            await self._close(lane)
+            raise OwnerGone("The upstream connection that made the previous response has reached its age limit.")
+        if not await self._claim(lane):
+            raise OwnerGone("The upstream connection that made the previous response no longer answers.")
+        return LaneExchange(lane, self)
+
+    async def borrow(self, key: LaneKey, target: Target) -> LaneExchange:
+        """Borrow an idle lane of `key`, or dial one; raises `ConnectFailed`, `UpstreamRefused` or `Overloaded`."""
+        while (lane := self._idle(self._by_key.get(key, ()))) is not None:
+            if self._too_old(lane):
+                await self._close(lane)
+            elif await self._claim(lane):
+                return LaneExchange(lane, self)
+        return await self._open(key, target)
+
+    async def give_back(self, lane: Lane, *, clean: bool) -> None:
+        """The turn is done with the lane: keep it when `clean`, else close it. Returns when that has happened."""
+        if lane.state is LaneState.BUSY and clean:
+            lane.step(LaneStep.GIVE_BACK)
+            lane.idle_since = self._clock.monotonic()
+            return
+        await self._close(lane)
+
+    def publish(self, lane: Lane, response_id: str) -> None:
+        """Make `response_id` the lane's one anchor; a lane that is not carrying a response publishes nothing."""
+        if lane.state is not LaneState.BUSY:
+            return
+        self._drop_anchor(lane)
+        lane.anchor = response_id
+        self._anchors[response_id] = lane
+
+    def forget(self, response_id: str) -> None:
+        """The upstream does not know `response_id` (any more)."""
+        lane = self._anchors.get(response_id)
+        if lane is not None:
+            self._drop_anchor(lane)
+
+    def lost(self, lane: Lane) -> None:
+        """The lane's socket is closed: its capacity and its anchor are free."""
+        lane.step(LaneStep.CLOSE)
+        self._forget(lane)
+
+    def idle_backlog(self, lane: Lane, size: int) -> None:
+        """Nobody reads an idle lane, so what its upstream pushes is bounded too."""
+        if size > self._tunables.client_buffer_bytes and lane not in self._closers:
+            self._start_close(lane)
+
+    async def retire_session(self, session: str, *, but: int | None = None) -> None:
+        """Close the idle lanes of `session`, except those of account `but`."""
+        await self._close_all(
+            lane
+            for lane in self
+            if lane.key.session == session and lane.key.account_id != but and lane.state is LaneState.OPEN
+        )
+
+    async def retire_account(self, account_id: int) -> None:
+        """Close an account's idle lanes; those that carry a response end with it."""
+        for lane in tuple(self._lanes.get(account_id, ())):
+            if lane.state is LaneState.BUSY:
+                self._drop_anchor(lane)
+        await self._close_all(lane for lane in self._lanes.get(account_id, ()) if lane.state is LaneState.OPEN)
+
+    async def sweep(self) -> None:
+        """Close lanes that were idle too long or are too old; call it every few seconds.
+
+        A lane of a client's own socket lives as long as the socket, up to its age.
+        """
+        now, idle = self._clock.monotonic(), self._tunables.lane_idle_timeout
+        await self._close_all(
+            lane
+            for lane in self
+            if lane.state is LaneState.OPEN
+            and (self._too_old(lane) or (not lane.key.private and now - lane.idle_since > idle))
+        )
+
+    async def close(self) -> None:
+        """Close every lane, busy or not."""
+        await self._close_all(lane for lane in self if lane.state is not LaneState.CONNECTING)
+
+    def _idle(self, lanes: Iterable[Lane]) -> Lane | None:
+        return max(
+            (lane for lane in lanes if lane.state is LaneState.OPEN),
+            key=lambda lane: lane.idle_since,
+            default=None,
+        )
+
+    def _too_old(self, lane: Lane) -> bool:
+        return self._clock.monotonic() - lane.opened_at > self._tunables.lane_max_age
+
+    async def _claim(self, lane: Lane) -> bool:
+        """Take an idle lane, checking one that has been silent; a lane that does not answer is closed."""
+        lane.step(LaneStep.BORROW)
+        now = self._clock.monotonic()
+        if now - max(lane.idle_since, lane.connection.last_heard) <= FRESH_FOR:
+            return True
+        answers = False
+        try:
+            answers = await lane.connection.answers_ping(PING_WAIT)
+        finally:
+            if not answers and lane.state is LaneState.BUSY:
+                self._start_close(lane)
+        return answers and lane.alive
+
+    async def _open(self, key: LaneKey, target: Target) -> LaneExchange:
+        lane = await self._reserve(key)
+        try:
+            connection = await self._dial(target)
+        except BaseException:  # whatever ended the dial, cancellation included, the reserved place goes back
+            self.lost(lane)
+            raise
+        lane.opened(connection, self._clock.monotonic())
+        if connection.close_code is not None:
+            self.lost(lane)
+            raise ConnectFailed("The upstream closed its WebSocket right after the handshake.")
+        return LaneExchange(lane, self)
+
+    async def _reserve(self, key: LaneKey) -> Lane:
+        """Count a new lane before it is dialled; the longest-idle one gives way when the account has its limit."""
+        while len(self._lanes[key.account_id]) >= self._tunables.lanes_per_account:
+            idle = [lane for lane in self._lanes[key.account_id] if lane.state is LaneState.OPEN]
+            if not idle:
+                raise Overloaded(
+                    "All GATEWAY_LANES_PER_ACCOUNT upstream WebSockets of the account are in use; nothing was sent.",
+                    code="lane_limit",
+                    retry_after=2,
+                )
+            await self._close(min(idle, key=lambda lane: lane.idle_since))
+        self._generations += 1
+        lane = Lane(key, self._generations, self)
+        self._lanes[key.account_id].add(lane)
+        self._by_key[key].add(lane)
+        return lane
+
+    async def _close_all(self, lanes: Iterable[Lane]) -> None:
+        closing = [self._start_close(lane) for lane in tuple(lanes)]
+        if closing:
+            await asyncio.gather(*(asyncio.shield(task) for task in closing))
+
+    async def _close(self, lane: Lane) -> None:
+        """Close a lane once, whoever asks; a cancelled caller leaves the closing to its end."""
+        if lane.state is not LaneState.CLOSED:
+            await asyncio.shield(self._start_close(lane))
+
+    def _start_close(self, lane: Lane) -> asyncio.Task[None]:
+        if lane not in self._closers:
+            self._drop_anchor(lane)
+            lane.step(LaneStep.RETIRE)
+            task = asyncio.ensure_future(lane.connection.close())
+            task.add_done_callback(lambda _: self._closers.pop(lane, None))
+            self._closers[lane] = task
+        return self._closers[lane]
+
+    def _drop_anchor(self, lane: Lane) -> None:
+        if lane.anchor is not None:
+            self._anchors.pop(lane.anchor, None)
+            lane.anchor = None
+
+    def _forget(self, lane: Lane) -> None:
+        self._drop_anchor(lane)
+        self._lanes[lane.key.account_id].discard(lane)
+        lanes = self._by_key.get(lane.key)
+        if lanes is not None:
+            lanes.discard(lane)
+            if not lanes:
+                del self._by_key[lane.key]
