@@ -1,0 +1,80 @@
+"""Opens what a routed turn borrows: a lane from the pool or an exchange over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from accounts.states import Transport
+from gateway.errors import UpstreamRefused
+from gateway.protocol.events import Event
+from gateway.turns.prepare import payload
+from gateway.turns.request import TurnRequest
+from gateway.turns.routing import Routed, Router, credential_headers
+from gateway.upstream.exchange import Exchange, Target
+from gateway.upstream.headers import for_handshake, for_http
+from gateway.upstream.http import HttpTransport
+from gateway.upstream.lane import LaneExchange, LaneKey
+from gateway.upstream.pool import LanePool
+
+# What an upstream answers to a WebSocket handshake when it does not know the protocol there.
+NO_WEBSOCKET = frozenset({404, 405, 426, 501})
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A borrowed exchange (close it), what to send on it, and metadata that came while its lane was idle."""
+
+    exchange: Exchange
+    payload: bytes
+    idle_events: list[Event]
+
+
+class Carriage:
+    """Opens exchanges for every turn of the process."""
+
+    def __init__(self, router: Router, pool: LanePool, http: HttpTransport) -> None:
+        self._router = router
+        self._pool = pool
+        self._http = http
+
+    async def open(self, request: TurnRequest, routed: Routed) -> Opened:
+        """Borrow or dial; nothing is sent. Raises `UpstreamError`, `OwnerUnavailable` or `Overloaded`."""
+        if not routed.on_lane:
+            return self._open_http(request, routed)
+        try:
+            return await self._open_lane(request, routed)
+        except UpstreamRefused as error:
+            optional = routed.account.transport is Transport.AUTO and not request.body.is_delta
+            if error.refusal.status not in NO_WEBSOCKET or not optional:
+                raise
+            self._router.without_websocket(routed.account)
+            routed.attempt["transport"] = "http"
+            return self._open_http(request, replace(routed, on_lane=False))
+
+    def _open_http(self, request: TurnRequest, routed: Routed) -> Opened:
+        account = routed.account
+        headers = for_http(request.headers, credential_headers(account), request.turn_state)
+        exchange = self._http.exchange(Target(account.id, account.base_url, headers))
+        return Opened(exchange, self._payload(request, routed), [])
+
+    async def _open_lane(self, request: TurnRequest, routed: Routed) -> Opened:
+        account = routed.account
+        previous = request.body.previous_response_id
+        exchange: LaneExchange
+        if previous is not None:
+            exchange = await self._pool.borrow_owner(previous, request.key.id, request.lane_session)
+        else:
+            if request.socket is not None:
+                await self._pool.retire_session(request.socket, but=account.id)
+            headers = for_handshake(request.headers, credential_headers(account))
+            key = LaneKey(account.id, request.key.id, request.lane_session)
+            exchange = await self._pool.borrow(key, Target(account.id, account.base_url, headers))
+        try:
+            events = await exchange.read_idle_events()
+        except BaseException:  # whatever ended it, the borrowed lane goes back
+            await exchange.close(clean=False)
+            raise
+        return Opened(exchange, self._payload(request, routed), events)
+
+    def _payload(self, request: TurnRequest, routed: Routed) -> bytes:
+        return payload(request, routed.account.kind, moved=routed.moved, on_lane=routed.on_lane)

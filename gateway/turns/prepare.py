@@ -1,0 +1,39 @@
+"""What has to change in a body before an account gets it; nothing else is touched."""
+
+from __future__ import annotations
+
+import msgspec
+
+from accounts.states import Kind
+from gateway.protocol.body import Body, as_frame, as_http, parse_body, with_fields, without_item_ids
+from gateway.turns.request import TurnRequest
+from gateway.upstream.headers import TURN_STATE
+
+
+def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool) -> bytes:
+    """What is sent to an account of `kind`: a text frame for a lane, else a request body.
+
+    `moved` says that another account carried the conversation before.
+    """
+    body = request.body
+    if moved:
+        # Item ids are labels of the account that gave them; a call is known by its call_id.
+        body = parse_body(without_item_ids(body))
+    changes = dict[str, object]()
+    if kind is Kind.CODEX and body.store is None:
+        # That backend stores nothing, and refuses a request that leaves the default.
+        changes["store"] = False
+    if not body.stream:
+        changes["stream"] = True
+    if on_lane and request.turn_state is not None and body.turn_state is None:
+        changes["client_metadata"] = _with_turn_state(body, request.turn_state)
+    if not changes:
+        return as_frame(body) if on_lane else as_http(body)
+    return with_fields(body, changes | {"type": "response.create" if on_lane else None})
+
+
+def _with_turn_state(body: Body, turn_state: str) -> dict[str, msgspec.Raw]:
+    """On a lane turn state travels inside the body, since one handshake serves many requests."""
+    known = body.fields.get("client_metadata")
+    metadata = msgspec.json.decode(known, type=dict[str, msgspec.Raw]) if known is not None else {}
+    return metadata | {TURN_STATE: msgspec.Raw(msgspec.json.encode(turn_state))}

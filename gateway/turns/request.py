@@ -1,0 +1,68 @@
+"""One turn as its consumer hands it over."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from gateway.continuity.rules import SessionKey, session_key
+from gateway.keys import KeySnapshot
+from gateway.protocol.body import Body
+from gateway.turns.turn import BodyKind
+from gateway.upstream.headers import TURN_STATE
+
+
+class Route(StrEnum):
+    """Whose conventions the client follows: the Codex client's or the OpenAI API's."""
+
+    CODEX = "codex"
+    V1 = "v1"
+
+
+class Downstream(StrEnum):
+    """How the client wants its answer."""
+
+    WEBSOCKET = "websocket"
+    SSE = "sse"
+    JSON = "json"
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """Everything the engine needs to know of a request. `socket` names the client's own WebSocket, if it has one."""
+
+    key: KeySnapshot
+    route: Route
+    downstream: Downstream
+    headers: Sequence[tuple[str, str]]
+    body: Body
+    received_at: float
+    socket: str | None = None
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+    @cached_property
+    def session(self) -> SessionKey | None:
+        """The conversation that the request names, if it names one."""
+        return session_key(self.key.id, dict(self.headers), self.body)
+
+    @cached_property
+    def lane_session(self) -> str:
+        """Which lanes the turn may use: those of its own socket, of its conversation, or the client's spare ones."""
+        if self.socket is not None:
+            return self.socket
+        return "anonymous" if self.session is None else str(self.session)
+
+    @cached_property
+    def turn_state(self) -> str | None:
+        """`x-codex-turn-state`, which an account issued and only that account may see again."""
+        return dict(self.headers).get(TURN_STATE) or self.body.turn_state
+
+    @property
+    def kind(self) -> BodyKind:
+        """What the body allows."""
+        if self.body.is_delta:
+            return BodyKind.DELTA
+        return BodyKind.BOUND if self.body.is_bound or self.turn_state else BodyKind.FREE

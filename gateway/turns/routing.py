@@ -1,0 +1,208 @@
+"""Which account carries a turn, and over which transport. Decides and reserves; opens nothing.
+
+An account is chosen by `accounts.selection` from what is in memory; the stream it will carry is reserved in the same
+step, so that two turns never count on the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from accounts.registry import AccountSnapshot, Registry
+from accounts.selection import Choice, Reason, SelectionRequest, choose, describe
+from accounts.states import Kind, Transport
+from gateway.clock import Clock
+from gateway.continuity.rules import Strength
+from gateway.continuity.sessions import SessionTable
+from gateway.errors import AccountsLimited, GatewayError, InvalidBody, NoUsableAccount, OwnerGone
+from gateway.turns.record import Attempt
+from gateway.turns.request import Downstream, TurnRequest
+from gateway.turns.slots import AccountStreams, Offer, Stream
+from gateway.turns.turn import BodyKind
+from gateway.upstream.connection import MAX_FRAME
+from gateway.upstream.pool import LanePool
+
+
+@dataclass(slots=True)
+class Tried:
+    """What a turn has learned of accounts: those that refused it, and those that could not be reached."""
+
+    refused: dict[int, str] = field(default_factory=dict)
+    unreachable: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A turn's place: the account, the reserved stream (release it), whether it goes on a lane, and why."""
+
+    account: AccountSnapshot
+    stream: Stream
+    on_lane: bool
+    moved: bool
+    attempt: Attempt
+
+
+class Router:
+    """Chooses for every turn of the process."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        sessions: SessionTable,
+        streams: AccountStreams,
+        pool: LanePool,
+        clock: Clock,
+    ) -> None:
+        self._registry = registry
+        self._sessions = sessions
+        self._streams = streams
+        self._pool = pool
+        self._clock = clock
+        self._spread = 0
+        self._without_websocket: set[tuple[int, str]] = set()
+
+    async def route(self, request: TurnRequest, tried: Tried) -> Routed:
+        """Choose and reserve, waiting while every account that could take the turn is full.
+
+        Raises `OwnerGone`, `NoUsableAccount`, `AccountsLimited`, `Overloaded` or `InvalidBody`.
+        """
+        wanted = self._wanted(request)
+        chosen: list[Choice] = []
+
+        def offer() -> Offer:
+            choice = self._choose(wanted, tried)
+            chosen.append(choice)
+            full = frozenset(passed.id for passed in choice.passed_over if passed.reason is Reason.FULL)
+            if not choice.ranked and not full:
+                raise self._nobody(choice, request)
+            return Offer(choice.ranked, full)
+
+        stream = await self._streams.take(request.key.id, offer)
+        try:
+            return self._routed(request, stream, chosen[-1], wanted)
+        except GatewayError:
+            stream.release()
+            raise
+
+    def bind(self, request: TurnRequest, account_id: int) -> None:
+        """The account has begun to answer: the conversation lives there now."""
+        if request.session is not None:
+            strength = Strength.SOFT if request.kind is BodyKind.FREE else Strength.HARD
+            self._sessions.bind(request.session, account_id, strength, self._clock.monotonic())
+
+    def without_websocket(self, account: AccountSnapshot) -> None:
+        """The account's upstream speaks no WebSocket: from now on `auto` means HTTP for it."""
+        self._without_websocket.add((account.id, account.base_url))
+
+    def offers_websocket(self) -> bool:
+        """Whether a client's WebSocket could be carried by a lane of any account."""
+        accounts = self._registry.accounts
+        return not accounts or any(
+            account.transport is not Transport.HTTP and (account.id, account.base_url) not in self._without_websocket
+            for account in accounts
+        )
+
+    def why_nobody(self, request: TurnRequest, tried: Tried) -> GatewayError | None:
+        """Why no account is left that could take the turn, or None when there is one, if only after a wait."""
+        choice = self._choose(self._wanted(request), tried)
+        if choice.ranked or any(passed.reason is Reason.FULL for passed in choice.passed_over):
+            return None
+        return self._nobody(choice, request)
+
+    def usable_elsewhere(self) -> bool:
+        """Whether any account could take a turn now, were it not bound."""
+        choice = self._choose(SelectionRequest(), Tried())
+        return bool(choice.ranked) or any(passed.reason is Reason.FULL for passed in choice.passed_over)
+
+    def _wanted(self, request: TurnRequest) -> SelectionRequest:
+        model = request.body.model
+        if request.body.previous_response_id is not None:
+            lane = self._pool.owner(request.body.previous_response_id, request.key.id, request.lane_session)
+            return SelectionRequest(required=lane.key.account_id, model=model)
+        session = None
+        if request.session is not None:
+            session = self._sessions.find(request.session, self._clock.monotonic())
+        if session is None:
+            return SelectionRequest(model=model)
+        if request.kind is BodyKind.FREE:
+            return SelectionRequest(preferred=session.account_id, model=model)
+        return SelectionRequest(required=session.account_id, model=model)
+
+    def _choose(self, wanted: SelectionRequest, tried: Tried) -> Choice:
+        """Leave out accounts that refused; those that were out of reach come last, since others may be fine."""
+        self._spread += 1
+        for excluded in (tried.refused | tried.unreachable, tried.refused):
+            choice = choose(
+                [account.candidate(self._streams.active(account.id), 0) for account in self._registry.accounts],
+                SelectionRequest(wanted.required, wanted.preferred, excluded, wanted.kind, wanted.model),
+                self._clock.wall(),
+                spread=self._spread,
+            )
+            if choice.ranked or not tried.unreachable:
+                break
+        return choice
+
+    def _routed(self, request: TurnRequest, stream: Stream, choice: Choice, wanted: SelectionRequest) -> Routed:
+        account = self._registry.get(stream.account_id)
+        if account is None:
+            raise NoUsableAccount("The account was removed while the turn waited for it.")
+        session = None
+        if request.session is not None:
+            session = self._sessions.find(request.session, self._clock.monotonic())
+        on_lane = self._on_lane(account, request)
+        attempt = Attempt(
+            account=account.name,
+            transport="websocket" if on_lane else "http",
+            chosen_from=describe(choice),
+            passed_over={passed.name: passed.text for passed in choice.passed_over},
+        )
+        moved = session is not None and session.account_id != account.id
+        return Routed(account, stream, on_lane, moved and wanted.required is None, attempt)
+
+    def _on_lane(self, account: AccountSnapshot, request: TurnRequest) -> bool:
+        fits = len(request.body.raw) < MAX_FRAME - 1024
+        if request.body.is_delta:
+            if not fits:
+                raise InvalidBody(
+                    "A request that continues a response must fit into an upstream frame (16 MiB); send the full input.",
+                    code="body_too_large",
+                )
+            return True
+        if account.transport is not Transport.AUTO:
+            return account.transport is Transport.WEBSOCKET and fits
+        if (account.id, account.base_url) in self._without_websocket or not fits or request.body.background:
+            return False
+        return account.kind is Kind.CODEX or request.downstream is Downstream.WEBSOCKET
+
+    def _nobody(self, choice: Choice, request: TurnRequest) -> GatewayError:
+        """Why no account can take the turn, as the error the client gets."""
+        if request.body.is_delta and self.usable_elsewhere():
+            return OwnerGone(
+                f"The account that owns this conversation cannot take it ({describe(choice)}); send the full input."
+            )
+        reasons = [passed.reason for passed in choice.passed_over if passed.reason is not Reason.NOT_OWNER]
+        if choice.missing_owner is not None:
+            return OwnerGone("The account that owns this conversation is no longer in the pool.")
+        if Reason.LIMITED in reasons:
+            resets_at = choice.resets_at
+            return AccountsLimited(
+                f"The usage limit has been reached ({describe(choice)}).",
+                resets_at=None if resets_at is None else int(resets_at),
+            )
+        if not reasons:
+            return NoUsableAccount("No account yet: the operator adds one with `manage.py add_account`.")
+        return NoUsableAccount(
+            f"No account can take this request ({describe(choice)}); the operator can see why in the admin."
+        )
+
+
+def credential_headers(account: AccountSnapshot) -> Mapping[str, str]:
+    """The headers that identify the account upstream."""
+    credentials = account.credentials
+    if credentials is None:
+        raise NoUsableAccount(f"Account {account.name} has no credentials.")
+    headers = {"authorization": f"Bearer {credentials.bearer}"}
+    if account.account_id:
+        headers["chatgpt-account-id"] = account.account_id
+    return headers
