@@ -1,0 +1,32 @@
+"""Answers as bytes: a JSON document, a WebSocket error frame, or a `response.failed` event."""
+
+from __future__ import annotations
+
+from gateway.protocol.events import Event
+from gateway.protocol.wire import error_body, error_frame, failed_event
+from gateway.turns.answers import USAGE_LIMIT, Answer
+
+
+def document(answer: Answer) -> bytes:
+    """The body of an HTTP error response."""
+    if answer.error is not None:
+        return b'{"error":' + answer.error + b"}"
+    return error_body(answer.message, answer.type, answer.code, answer.param, **answer.extra)
+
+
+def frame(answer: Answer) -> bytes:
+    """A WebSocket error frame; the clients read its `headers` as they read HTTP's."""
+    status = answer.frame_status or answer.status
+    if answer.error is not None:
+        return b'{"type":"error","status":%d,"error":%b,"headers":{}}' % (status, answer.error)
+    extra = {"param": answer.param, **answer.extra} if answer.param else answer.extra
+    return error_frame(status, answer.message, answer.type, answer.code, answer.headers, extra)
+
+
+def failed(answer: Answer, response_id: str | None, now: float) -> Event:
+    """The terminal event for a stream that has begun.
+
+    A usage limit gets an ordinary code: the client tries again, and then meets the limit as a status it understands.
+    """
+    code = "account_limited" if answer.type == USAGE_LIMIT else answer.code or answer.type
+    return failed_event(code, answer.message, response_id, int(now))

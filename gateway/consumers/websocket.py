@@ -1,0 +1,150 @@
+"""`GET …/responses` upgraded: a client's WebSocket, its turns one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+
+from gateway.consumers.base import GatewayConsumer, Receive, Scope, Send, client_left
+from gateway.consumers.render import document, frame
+from gateway.consumers.websocket_sink import WebSocketSink
+from gateway.errors import ClientLost, GatewayError, InvalidBody, Stopping
+from gateway.keys import KeySnapshot
+from gateway.protocol.body import parse_body
+from gateway.turns.answers import Answer, answer
+from gateway.turns.dispatch import Turn
+from gateway.turns.request import Downstream, TurnRequest
+from gateway.upstream.connection import MAX_FRAME
+from gateway.upstream.lane import PRIVATE_SESSION
+
+# Frames that may wait behind the turn that runs. The clients send one at a time.
+MAX_QUEUED = 8
+POLICY_VIOLATION = 1008
+INTERNAL_ERROR = 1011
+SERVICE_RESTART = 1012
+CREATE = "response.create"
+
+
+class ResponsesWebSocket(GatewayConsumer):
+    """One socket. A runner takes its frames in order, a turn each; this coroutine listens and is never held up."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.open_wire(scope, send)
+        self.socket = f"{PRIVATE_SESSION}{uuid.uuid4()}"
+        self.frames: deque[str | bytes] = deque()
+        self.arrived = asyncio.Event()
+        self.ended = False
+        await receive()  # websocket.connect
+        try:
+            key = self.authenticate()
+            await self._accept()
+        except ClientLost:
+            return
+        except GatewayError as error:
+            await self._deny(answer(error, self.route))
+            return
+        await self._serve(key, receive)
+
+    async def _serve(self, key: KeySnapshot, receive: Receive) -> None:
+        running = asyncio.ensure_future(self._run_turns(key))
+        listening = asyncio.ensure_future(self._listen(receive))
+        reason: GatewayError = client_left()
+        try:
+            await asyncio.wait({running, listening}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            reason = Stopping("The gateway is stopping.", retry_after=2)
+            raise
+        finally:
+            listening.cancel()
+            self.ended = True
+            self.stop(running, reason)
+            await asyncio.wait({running})
+            await self.gate.engine.pool.retire_session(self.socket)
+
+    async def _listen(self, receive: Receive) -> None:
+        """Queue frames; returns when the client has left or sends more than may wait."""
+        while True:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text")
+            self.frames.append(message["bytes"] if text is None else text)
+            waiting = sum(len(each) for each in self.frames)
+            if len(self.frames) > MAX_QUEUED or waiting > self.gate.tunables.max_body_bytes:
+                await self._refuse_flood()
+                return
+            self.arrived.set()
+
+    async def _run_turns(self, key: KeySnapshot) -> None:
+        while not self.ended:
+            if not self.frames:
+                self.arrived.clear()
+                await self.arrived.wait()
+                continue
+            received = self.frames.popleft()
+            try:
+                if not await self._run_turn(key, received):
+                    return
+            except ClientLost:
+                return
+            except GatewayError as error:
+                await self._send_frame(answer(error, self.route))
+
+    async def _run_turn(self, key: KeySnapshot, received: str | bytes) -> bool:
+        """Carry one frame's turn; whether the socket is to be served on. Raises what is wrong with the frame."""
+        if isinstance(received, bytes):
+            raise InvalidBody("Frames must be text; this one is binary.", code="binary_frame")
+        gate = self.gate
+        raw = received.encode()
+        with gate.permits.ask(key.id, len(raw)) as permit:
+            body = parse_body(raw)
+            if body.type != CREATE:
+                raise InvalidBody(f"The only frame this gateway knows is {CREATE!r}.", code="unknown_frame_type")
+            request = TurnRequest(
+                key=key,
+                route=self.route,
+                downstream=Downstream.WEBSOCKET,
+                headers=self.headers,
+                body=body,
+                received_at=gate.clock.wall(),
+                socket=self.socket,
+            )
+            sink = WebSocketSink(self.wire, self.route, gate.tunables, gate.clock)
+            self.turn = Turn(gate.engine, request, sink, permit)
+            try:
+                await self.turn.run()
+            finally:
+                self.turn = None
+        if sink.must_close:
+            await self._close(INTERNAL_ERROR, "the response broke off; send the full input on a new connection")
+            return False
+        return True
+
+    async def _accept(self) -> None:
+        headers = [(b"x-codex-websocket-max-message-bytes", b"%d" % (MAX_FRAME - 1))]
+        await self.wire.send({"type": "websocket.accept", "headers": headers})
+
+    async def _deny(self, told: Answer) -> None:
+        """Refuse the handshake with a status and a body where the server can, else with its plain refusal."""
+        if "websocket.http.response" not in self.scope.get("extensions", {}):
+            await self.wire.send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        headers = [(name.encode(), value.encode()) for name, value in told.headers.items()]
+        headers.append((b"content-type", b"application/json"))
+        await self.wire.send({"type": "websocket.http.response.start", "status": told.status, "headers": headers})
+        await self.wire.send({"type": "websocket.http.response.body", "body": document(told), "more_body": False})
+
+    async def _refuse_flood(self) -> None:
+        error = InvalidBody(
+            f"More than {MAX_QUEUED} frames, or GATEWAY_MAX_BODY_BYTES, wait on this socket; send one at a time.",
+            code="too_many_frames",
+        )
+        await self._send_frame(answer(error, self.route))
+        await self._close(POLICY_VIOLATION, "too many frames are waiting")
+
+    async def _send_frame(self, told: Answer) -> None:
+        await self.wire.send({"type": "websocket.send", "text": frame(told).decode()})
+
+    async def _close(self, code: int, reason: str) -> None:
+        await self.wire.send({"type": "websocket.close", "code": code, "reason": reason})

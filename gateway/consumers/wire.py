@@ -1,0 +1,122 @@
+"""The way to one client: sends that wait for it, keepalives, and the knowledge whether it still takes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from gateway.conf import Tunables
+from gateway.errors import ClientLost
+
+# ASGI messages are dictionaries whose values depend on their type.
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Buffered = Callable[[], int]
+
+SHOWN_HEADERS = frozenset(
+    {
+        "openai-model",
+        "openai-processing-ms",
+        "openai-version",
+        "x-models-etag",
+        "x-reasoning-included",
+        "x-request-id",
+    }
+)
+
+
+class ClientWire:
+    """The way to one client: sends, and knows whether the client still takes anything.
+
+    `buffered` tells how many bytes the server has not handed to the kernel; without it (other servers) a send that
+    does not return counts as no progress.
+    """
+
+    def __init__(self, send: Send, tunables: Tunables, buffered: Buffered | None) -> None:
+        self._send = send
+        self._stall_limit = tunables.client_stall_timeout
+        self._buffered = buffered
+        self._sending = False
+        self._last_buffered = 0
+        self._progress_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        self.sent_at = self._loop.time()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Hand a message to the server, waiting while its buffer is full; raises `ClientLost`."""
+        self.sent_at = self._progress_at = self._loop.time()
+        self._sending = True
+        try:
+            await self._send(message)
+        except OSError:
+            raise ClientLost("The client has left.") from None
+        finally:
+            self._sending = False
+
+    def check(self, now: float) -> float:
+        """Seconds until the next check is due; raises `ClientLost` when the client has taken nothing for too long."""
+        if not self._sending:
+            return self._stall_limit
+        buffered = self._last_buffered if self._buffered is None else self._buffered()
+        if buffered != self._last_buffered:
+            self._last_buffered = buffered
+            self._progress_at = now
+        if now - self._progress_at >= self._stall_limit:
+            raise ClientLost("The client took nothing for GATEWAY_CLIENT_STALL_TIMEOUT.", code="client_stalled")
+        return self._stall_limit / 4
+
+
+class Keepalive:
+    """Sends something harmless when a stream has been silent; never between the parts of another send."""
+
+    def __init__(self, wire: ClientWire, interval: float) -> None:
+        self._wire = wire
+        self._interval = interval
+        self._sending: asyncio.Task[None] | None = None
+        self._ended = False
+
+    def check(self, now: float, send: Callable[[], Awaitable[None]]) -> float:
+        """Start `send` when the silence has lasted; the seconds until the next check is due."""
+        left = self._wire.sent_at + self._interval - now
+        if self._ended or self._sending is not None:
+            return self._interval
+        if left > 0:
+            return left
+        self._sending = asyncio.ensure_future(self._run(send))
+        return self._interval
+
+    @property
+    def sending(self) -> bool:
+        """Whether one is on its way; the next send has to `wait` for it."""
+        return self._sending is not None
+
+    async def wait(self) -> None:
+        """Wait until a keepalive that is being sent is out."""
+        if self._sending is not None:
+            await asyncio.wait({self._sending})
+
+    async def end(self) -> None:
+        self._ended = True
+        await self.wait()
+
+    async def _run(self, send: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await send()
+        except ClientLost:
+            # The turn's own next send, or the consumer, finds out as well.
+            pass
+        finally:
+            self._sending = None
+
+
+def shown(headers: Mapping[str, str]) -> dict[str, str]:
+    """The upstream's headers that clients read."""
+    return {name: value for name, value in headers.items() if name in SHOWN_HEADERS or name.startswith("x-codex-")}
+
+
+async def send_document(wire: ClientWire, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    """A whole JSON response."""
+    pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    pairs += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await wire.send({"type": "http.response.start", "status": status, "headers": pairs})
+    await wire.send({"type": "http.response.body", "body": body, "more_body": False})
