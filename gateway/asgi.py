@@ -17,9 +17,11 @@ from django.core.asgi import get_asgi_application
 django_app = get_asgi_application()
 
 # The models behind these can be imported only now.
+from gateway.clock import Clock  # noqa: E402
 from gateway.consumers.base import App, Gate, Receive, Scope, Send  # noqa: E402
 from gateway.consumers.routes import traffic_app  # noqa: E402
-from gateway.runtime import Runtime  # noqa: E402
+from gateway.runtime import Runtime, real_network  # noqa: E402
+from gateway.storage import DatabaseStore  # noqa: E402
 
 
 class Gateway:
@@ -42,8 +44,10 @@ class Gateway:
         return self._runtime.gate
 
     async def startup(self) -> None:
-        """Start the runtime on the running loop; raises Django's database errors."""
-        runtime = Runtime(settings.GATEWAY, settings.TOKEN_KEYS)
+        """Start the runtime on the running loop; raises `StoreError`."""
+        tunables, clock = settings.GATEWAY, Clock()
+        store = DatabaseStore(settings.TOKEN_KEYS, tunables.streams_per_account)
+        runtime = Runtime(tunables, store, clock, real_network(tunables, clock))
         await runtime.start()
         self._runtime = runtime
 

@@ -8,33 +8,30 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import structlog
-from django.db import DatabaseError
 
-from accounts import store as accounts_store
-from accounts.registry import AccountSnapshot, PoolChange, Registry, StateChange, Timing
+from accounts.registry import PoolChange, Registry, Timing
 from accounts.states import State
-from gateway import store
 from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.consumers.base import Check, Gate
 from gateway.continuity.sessions import SessionTable
-from gateway.database import DatabaseThreads
 from gateway.errors import Stopping
 from gateway.keys import KeyRing
-from gateway.turns import ledger_store
+from gateway.storage import Store, StoreError
 from gateway.turns.carriage import Carriage
 from gateway.turns.catalogue import Catalogue
 from gateway.turns.dispatch import Engine
 from gateway.turns.health import Health
 from gateway.turns.ledger import Ledger
 from gateway.turns.permits import Permits
-from gateway.turns.record import TurnRecord
 from gateway.turns.routing import Router
 from gateway.turns.slots import AccountStreams
-from gateway.upstream.connection import WebSocketDialer
+from gateway.upstream.connection import Dial, WebSocketDialer
 from gateway.upstream.http import HttpTransport
 from gateway.upstream.pool import LanePool
 
@@ -44,37 +41,47 @@ UPKEEP_INTERVAL = 1.0
 # A replica whose heartbeat is older is dead: three missed beats of ten seconds.
 DEAD_AFTER = timedelta(seconds=30)
 STALLED_AFTER = 2.0
-DATABASE_PATIENCE = 2.0
+STORE_PATIENCE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How accounts are reached; a simulated network takes the place of either half."""
+
+    dial: Dial
+    http: HttpTransport
+
+
+def real_network(tunables: Tunables, clock: Clock) -> Network:
+    return Network(WebSocketDialer(tunables, clock), HttpTransport(tunables, clock))
 
 
 class Runtime:
     """The running gateway of one event loop."""
 
-    def __init__(self, tunables: Tunables, token_keys: Sequence[str], clock: Clock | None = None) -> None:
+    def __init__(self, tunables: Tunables, store: Store, clock: Clock, network: Network) -> None:
         self.id = uuid.uuid4()
         self._tunables = tunables
-        self._token_keys = token_keys
-        self._clock = clock or Clock()
-        self._database = DatabaseThreads()
+        self._store = store
+        self._clock = clock
         self._used_keys: dict[int, datetime] = {}
         self._stopping = False
-        self._last_tick = self._clock.monotonic()
+        self._last_tick = clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._closers: set[asyncio.Future[None]] = set()
-        self._build()
+        self._build(network)
 
-    def _build(self) -> None:
+    def _build(self, network: Network) -> None:
         t, clock = self._tunables, self._clock
+        timing = Timing(wall=clock.wall, monotonic=clock.monotonic)
         self.keys = KeyRing()
-        self.registry = Registry(
-            self._load_accounts, self._persist_state, Timing(wall=clock.wall, monotonic=clock.monotonic)
-        )
+        self.registry = Registry(self._store.load_accounts, self._store.persist_state, timing)
         self.permits = Permits(t, clock)
-        self.pool = LanePool(t, clock, WebSocketDialer(t, clock))
-        self.http = HttpTransport(t, clock)
-        self.ledger = Ledger(self._write_turns)
-        streams = AccountStreams(clock, t.admission_wait)
-        router = Router(self.registry, SessionTable(t.soft_session_ttl), streams, self.pool, clock)
+        self.streams = AccountStreams(clock, t.admission_wait)
+        self.pool = LanePool(t, clock, network.dial)
+        self.http = network.http
+        self.ledger = Ledger(partial(self._store.write_turns, self.id))
+        router = Router(self.registry, SessionTable(t.soft_session_ttl), self.streams, self.pool, clock)
         self.engine = Engine(
             tunables=t,
             clock=clock,
@@ -86,15 +93,15 @@ class Runtime:
             catalogue=Catalogue(self.registry, self.http, clock),
         )
         self.gate = Gate(self.keys, self.permits, self.engine, self._note_use, self.readiness)
-        self.registry.on_change(lambda change: self._pool_changed(change, streams))
+        self.registry.on_change(self._pool_changed)
 
     async def start(self) -> None:
-        """Load what traffic reads from memory and begin upkeep; raises Django's database errors."""
-        await self._database.run(store.register_replica, self.id, datetime.now(UTC))
-        interrupted = await self._database.run(ledger_store.close_interrupted, datetime.now(UTC), DEAD_AFTER)
+        """Load what traffic reads from memory and begin upkeep; raises `StoreError`."""
+        await self._store.register(self.id)
+        interrupted = await self._store.close_interrupted(DEAD_AFTER)
         if interrupted:
             log.warning("interrupted_turns_closed", turns=interrupted)
-        self.keys.replace(await self._database.run(store.load_keys))
+        self.keys.replace(await self._store.load_keys())
         await self.registry.refresh()
         self._spawn(self.ledger.run())
         self._spawn(self.registry.run())
@@ -123,9 +130,9 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self.registry.flush()
-        await self._database.run(store.unregister_replica, self.id)
+        await self._store.unregister(self.id)
         await self.http.close()
-        self._database.close()
+        self._store.close()
 
     async def readiness(self) -> Sequence[Check]:
         """Every condition of taking turns, each checked now."""
@@ -156,44 +163,33 @@ class Runtime:
             tick += 1
             await self.pool.sweep()
             try:
-                self.keys.replace(await self._database.run(store.load_keys))
+                self.keys.replace(await self._store.load_keys())
                 if tick % 10 == 0:
                     used, self._used_keys = self._used_keys, {}
-                    await self._database.run(store.beat, self.id)
-                    await self._database.run(store.mark_used, used)
-            except DatabaseError as error:
+                    await self._store.beat(self.id)
+                    await self._store.mark_used(used)
+            except StoreError as error:
                 # What is in memory stays good; the next second tries again.
                 log.error("upkeep_failed", error=type(error).__name__)
 
     async def _can_write(self) -> bool:
         try:
-            async with asyncio.timeout(DATABASE_PATIENCE):
-                return await self._database.run(store.beat, self.id)
-        except (DatabaseError, TimeoutError):
+            async with asyncio.timeout(STORE_PATIENCE):
+                return await self._store.beat(self.id)
+        except (StoreError, TimeoutError):
             return False
 
     async def _is_migrated(self) -> bool:
         try:
-            async with asyncio.timeout(DATABASE_PATIENCE):
-                return await self._database.run(store.unapplied_migrations) == 0
-        except (DatabaseError, TimeoutError):
+            async with asyncio.timeout(STORE_PATIENCE):
+                return await self._store.unapplied_migrations() == 0
+        except (StoreError, TimeoutError):
             return False
-
-    async def _load_accounts(self, known: Sequence[AccountSnapshot]) -> Sequence[AccountSnapshot] | None:
-        return await self._database.run(
-            accounts_store.load_snapshots, self._token_keys, self._tunables.streams_per_account, known
-        )
-
-    async def _persist_state(self, change: StateChange) -> bool:
-        return await self._database.run(accounts_store.change_state, change)
-
-    async def _write_turns(self, records: Sequence[TurnRecord]) -> None:
-        await self._database.run(ledger_store.write, self.id, records)
 
     def _note_use(self, key_id: int) -> None:
         self._used_keys[key_id] = datetime.now(UTC)
 
-    def _pool_changed(self, change: PoolChange, streams: AccountStreams) -> None:
+    def _pool_changed(self, change: PoolChange) -> None:
         """Idle lanes of accounts that may not be used any more are closed, and waiting turns choose again."""
         gone = {account.id for account in change.removed}
         gone |= {
@@ -202,7 +198,7 @@ class Runtime:
         gone |= {after.id for before, after in change.changed if before.credentials != after.credentials}
         for account_id in gone:
             self._background(self.pool.retire_account(account_id))
-        streams.pool_changed()
+        self.streams.pool_changed()
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
         """Closing lanes takes a moment; `stop` waits for it through the pool."""

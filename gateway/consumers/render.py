@@ -19,8 +19,9 @@ def frame(answer: Answer) -> bytes:
     status = answer.frame_status or answer.status
     if answer.error is not None:
         return b'{"type":"error","status":%d,"error":%b,"headers":{}}' % (status, answer.error)
-    extra = {"param": answer.param, **answer.extra} if answer.param else answer.extra
-    return error_frame(status, answer.message, answer.type, answer.code, answer.headers, extra)
+    return error_frame(
+        status, answer.message, answer.type, answer.code, answer.headers, answer.param, **answer.extra
+    )
 
 
 def failed(answer: Answer, response_id: str | None, now: float) -> Event:

@@ -40,6 +40,12 @@ class Ledger:
         self._closing: list[TurnRecord] = []
         self._work = asyncio.Event()
         self._stopping = False
+        self._writing = 0
+
+    @property
+    def unwritten(self) -> int:
+        """Records that no commit has covered yet."""
+        return len(self._opening) + len(self._closing) + self._writing
 
     async def open(self, record: TurnRecord) -> None:
         """Write `record` before its turn is sent; raises `LedgerUnavailable`, and then nothing may be sent."""
@@ -85,12 +91,15 @@ class Ledger:
         if not records:
             return True
         failure: LedgerError | None = None
+        self._writing = len(records)
         try:
             await self._write(records)
         except LedgerError as error:
             log.error("ledger_write_failed", turns=len(records), error=str(error))
             failure = error
             self._closing = closing + self._closing
+        finally:
+            self._writing = 0
         for _, future in opening:
             if future.done():
                 continue

@@ -6,12 +6,10 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from django.db import DatabaseError
 from django.db.models import Q
 
 from gateway.models import Replica, Turn
 from gateway.protocol.events import Usage
-from gateway.turns.ledger import LedgerError
 from gateway.turns.record import TurnRecord
 from gateway.turns.turn import Outcome, Phase
 
@@ -20,12 +18,9 @@ UPDATED = [field.name for field in Turn._meta.fields if field.name != "id"]
 
 
 def write(replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
-    """Insert or replace the rows of `records` in one statement; raises `LedgerError`."""
+    """Insert or replace the rows of `records` in one transaction; raises Django's database errors."""
     rows = [row(replica, record) for record in records]
-    try:
-        Turn.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=UPDATED)
-    except DatabaseError as error:
-        raise LedgerError(f"{type(error).__name__} while writing {len(rows)} turns") from error
+    Turn.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=UPDATED)
 
 
 def row(replica: uuid.UUID, record: TurnRecord) -> Turn:

@@ -165,7 +165,7 @@ class Router:
         if request.body.is_delta:
             if not fits:
                 raise InvalidBody(
-                    "A request that continues a response must fit into an upstream frame (16 MiB); send the full input.",
+                    "A request that continues a response must fit into a frame of 16 MiB; send the full input.",
                     code="body_too_large",
                 )
             return True

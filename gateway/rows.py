@@ -1,4 +1,4 @@
-"""Keys and replicas in the database: synchronous functions for the database threads."""
+"""Rows of keys and replicas: synchronous functions for the database threads."""
 
 from __future__ import annotations
 

@@ -1,0 +1,117 @@
+"""What the running gateway keeps outside its memory, behind one small interface.
+
+`DatabaseStore` is the real one; tests and simulations use a twin in memory that passes the same contract tests.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import ParamSpec, Protocol, TypeVar
+
+from django.db import DatabaseError
+
+from accounts import store as account_rows
+from accounts.registry import AccountSnapshot, StateChange
+from gateway import rows
+from gateway.database import DatabaseThreads
+from gateway.keys import KeySnapshot
+from gateway.turns import ledger_store
+from gateway.turns.ledger import LedgerError
+from gateway.turns.record import TurnRecord
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class StoreError(Exception):
+    """The store cannot be used now; what was to be read or written was not."""
+
+
+class Store(Protocol):
+    """Everything durable that a runtime needs. Methods raise `StoreError`, `write_turns` raises `LedgerError`."""
+
+    async def register(self, replica: uuid.UUID) -> None:
+        """This process exists from now on."""
+
+    async def beat(self, replica: uuid.UUID) -> bool:
+        """The process is alive; False when nobody knows it (any more)."""
+
+    async def unregister(self, replica: uuid.UUID) -> None:
+        """The process has ended in good order."""
+
+    async def close_interrupted(self, dead_after: timedelta) -> int:
+        """Close the open turns of processes that ended, or whose last beat is older; how many there were."""
+
+    async def load_keys(self) -> Sequence[KeySnapshot]:
+        """All keys, off ones included."""
+
+    async def mark_used(self, used: Mapping[int, datetime]) -> None:
+        """Note when keys were last used."""
+
+    async def load_accounts(self, known: Sequence[AccountSnapshot]) -> Sequence[AccountSnapshot] | None:
+        """All accounts, or None when they are what `known` holds."""
+
+    async def persist_state(self, change: StateChange) -> bool:
+        """Write a change of state if its conditions still hold; whether they did."""
+
+    async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
+        """Insert or replace the rows of these turns, all or none."""
+
+    async def unapplied_migrations(self) -> int:
+        """How many migrations the database lacks."""
+
+    def close(self) -> None:
+        """Release what the store holds; nothing may be asked of it afterwards."""
+
+
+class DatabaseStore:
+    """The store in Django's database, worked by threads of its own."""
+
+    def __init__(self, token_keys: Sequence[str], default_streams: int) -> None:
+        self._threads = DatabaseThreads()
+        self._token_keys = token_keys
+        self._default_streams = default_streams
+
+    async def register(self, replica: uuid.UUID) -> None:
+        await self._run(rows.register_replica, replica, datetime.now(UTC))
+
+    async def beat(self, replica: uuid.UUID) -> bool:
+        return await self._run(rows.beat, replica)
+
+    async def unregister(self, replica: uuid.UUID) -> None:
+        await self._run(rows.unregister_replica, replica)
+
+    async def close_interrupted(self, dead_after: timedelta) -> int:
+        return await self._run(ledger_store.close_interrupted, datetime.now(UTC), dead_after)
+
+    async def load_keys(self) -> Sequence[KeySnapshot]:
+        return await self._run(rows.load_keys)
+
+    async def mark_used(self, used: Mapping[int, datetime]) -> None:
+        await self._run(rows.mark_used, used)
+
+    async def load_accounts(self, known: Sequence[AccountSnapshot]) -> Sequence[AccountSnapshot] | None:
+        return await self._run(account_rows.load_snapshots, self._token_keys, self._default_streams, known)
+
+    async def persist_state(self, change: StateChange) -> bool:
+        return await self._run(account_rows.change_state, change)
+
+    async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
+        try:
+            await self._run(ledger_store.write, replica, records)
+        except StoreError as error:
+            raise LedgerError(str(error)) from error
+
+    async def unapplied_migrations(self) -> int:
+        return await self._run(rows.unapplied_migrations)
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await self._threads.run(work, *args, **kwargs)
+        except DatabaseError as error:
+            raise StoreError(f"{type(error).__name__} in the database") from error

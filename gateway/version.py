@@ -1,0 +1,5 @@
+"""The version, as the installed distribution has it."""
+
+from importlib.metadata import version
+
+VERSION = version("pointsman")
