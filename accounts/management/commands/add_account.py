@@ -1,0 +1,123 @@
+"""Add an account to the pool, or give one new credentials."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, TypedDict, Unpack
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from accounts.auth_json import Imported, UnusableAuthJson, parse_auth_json
+from accounts.credentials import CredentialsError, OpenAICredentials
+from accounts.states import Kind, Transport
+from accounts.store import NameTaken, Options, RefusedAccount, add_account, replace_credentials
+
+MAX_FILE_BYTES = 1024 * 1024
+
+
+class Arguments(TypedDict, total=False):
+    """What `handle` reads; Django passes its own options besides."""
+
+    name: str
+    kind: str
+    auth_json: str | None
+    api_key_file: str | None
+    base_url: str | None
+    transport: str | None
+    priority: int | None
+    replace: bool
+    stdin: BinaryIO
+
+
+class Command(BaseCommand):
+    help = "Add an account to the pool, or give one new credentials with --replace."
+    stealth_options = ("stdin",)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="letters, digits, '.', '_' and '-'")
+        parser.add_argument("--kind", required=True, choices=[kind.value for kind in Kind])
+        source = parser.add_mutually_exclusive_group(required=True)
+        source.add_argument(
+            "--auth-json",
+            metavar="FILE",
+            help="auth.json of `codex login`, - for standard input; the gateway takes the sign-in over, so "
+            "do not go on using the file elsewhere: its refresh token works once",
+        )
+        source.add_argument("--api-key-file", metavar="FILE", help="file with one API key, - for standard input")
+        parser.add_argument("--base-url", metavar="URL", help="what /responses is appended to")
+        parser.add_argument("--transport", choices=[transport.value for transport in Transport])
+        parser.add_argument("--priority", type=int, metavar="N", help="the lower number is used first (100)")
+        parser.add_argument("--replace", action="store_true", help="the account exists: replace its credentials")
+
+    def handle(self, *args: object, **options: Unpack[Arguments]) -> str:
+        imported = _imported(options)
+        if imported.credentials.kind != options["kind"]:
+            raise CommandError(
+                f"The file holds credentials of kind {imported.credentials.kind}; use --kind "
+                f"{imported.credentials.kind} or another file."
+            )
+        transport = options.get("transport")
+        wanted = Options(
+            base_url=options.get("base_url"),
+            transport=None if transport is None else Transport(transport),
+            priority=options.get("priority"),
+        )
+        store = _replace if options.get("replace") else _add
+        try:
+            return store(options["name"], imported, wanted)
+        except (RefusedAccount, CredentialsError) as error:
+            raise CommandError(str(error)) from None
+
+
+def _add(name: str, imported: Imported, wanted: Options) -> str:
+    try:
+        account = add_account(name, imported, wanted, settings.TOKEN_KEYS)
+    except NameTaken:
+        raise CommandError(
+            f"There is an account named {name} already; use --replace to give it these credentials."
+        ) from None
+    return f"Added the {account.kind} account {name} at {account.base_url}.{_validity(imported)}"
+
+
+def _replace(name: str, imported: Imported, wanted: Options) -> str:
+    account = replace_credentials(name, imported, wanted, settings.TOKEN_KEYS)
+    return f"Replaced the credentials of {name}, which is {account.get_state_display()}.{_validity(imported)}"
+
+
+def _validity(imported: Imported) -> str:
+    if imported.expires_at is None:
+        return ""
+    end = datetime.fromtimestamp(imported.expires_at, UTC)
+    return f" Its access token is valid until {end:%Y-%m-%d %H:%M} UTC."
+
+
+def _imported(options: Arguments) -> Imported:
+    stdin = options.get("stdin") or sys.stdin.buffer
+    auth_json, api_key_file = options.get("auth_json"), options.get("api_key_file")
+    try:
+        if auth_json is not None:
+            return parse_auth_json(_read(auth_json, stdin))
+        if api_key_file is not None:
+            return Imported(OpenAICredentials(_read(api_key_file, stdin).decode().strip()))
+    except (UnusableAuthJson, CredentialsError) as error:
+        raise CommandError(str(error)) from None
+    except UnicodeDecodeError:
+        raise CommandError("The API key file is not text in UTF-8; it must contain one key.") from None
+    raise CommandError("Give either --auth-json or --api-key-file.")
+
+
+def _read(source: str, stdin: BinaryIO) -> bytes:
+    try:
+        if source == "-":
+            content = stdin.read(MAX_FILE_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise CommandError(f"The file {source} cannot be read ({error.strerror}).") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise CommandError(f"The file {source} is larger than 1 MiB, so it is no auth.json or key; give another.")
+    return content

@@ -1,0 +1,160 @@
+"""The stored form of an account.
+
+Every way to write an account raises its `revision` (see `RevisionField`). A running gateway notices a change
+by it: the registry asks once a second whether the sum of the revisions has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models import F, Model, Q
+from django.db.models.base import ModelBase
+from django.db.models.expressions import Combinable
+from django.utils import timezone
+
+from accounts.base_url import DEFAULT_BASE_URLS, InvalidBaseURL, clean_base_url
+from accounts.states import Kind, State, Transport, state_at
+
+# Written on every turn, read by people only: it must not make every registry load every account again.
+UNCOUNTED = frozenset({"last_used_at"})
+
+
+def _choices(words: type[StrEnum]) -> list[tuple[str, str]]:
+    return [(word.value, word.value.replace("_", " ")) for word in words]
+
+
+def _one_of(field: str, words: type[StrEnum]) -> models.CheckConstraint:
+    values = [word.value for word in words]
+    return models.CheckConstraint(condition=Q(**{f"{field}__in": values}), name=f"account_{field}_is_known")
+
+
+# The type stubs want parameters that the class does not take at run time.
+if TYPE_CHECKING:
+    BigInteger = models.PositiveBigIntegerField[int, int]
+else:
+    BigInteger = models.PositiveBigIntegerField
+
+
+class RevisionField(BigInteger):
+    """A counter that the database raises with every save, so that two writers cannot write the same number.
+
+    The attribute in memory keeps the number that was read.
+    """
+
+    def pre_save(self, model_instance: Model, add: bool) -> Combinable | int:
+        return 1 if add else F(self.attname) + 1
+
+
+class AccountQuerySet(models.QuerySet["Account"]):
+    """Accounts whose bulk updates count as changes, like saves do."""
+
+    def update(self, **values: object) -> int:
+        """Update as Django does; unless only `last_used_at` is written, revision and time change with it."""
+        if not UNCOUNTED.issuperset(values):
+            values = {"revision": F("revision") + 1, "updated_at": timezone.now(), **values}
+        return super().update(**values)
+
+
+class Account(models.Model):
+    """One upstream identity of the pool.
+
+    Call `full_clean()` before the first `save()`: it fills in the default base URL and refuses a bad one.
+    """
+
+    name = models.CharField(
+        max_length=50,
+        unique=True,
+        validators=[
+            RegexValidator(
+                r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+                "The name must begin with a letter or digit; letters, digits, '.', '_' and '-' may follow.",
+            )
+        ],
+    )
+    kind = models.CharField(max_length=10, choices=_choices(Kind))
+    base_url = models.CharField(
+        max_length=500, blank=True, help_text="What /responses is appended to; empty for the kind's default."
+    )
+    transport = models.CharField(max_length=10, choices=_choices(Transport), default=Transport.AUTO.value)
+    priority = models.IntegerField(default=100, help_text="The lower number is used first.")
+    max_streams = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Responses in flight at once; empty means GATEWAY_STREAMS_PER_ACCOUNT.",
+    )
+    state = models.CharField(max_length=12, choices=_choices(State), default=State.ACTIVE.value)
+    state_reason = models.CharField(max_length=200, blank=True)
+    state_until = models.DateTimeField(null=True, blank=True, help_text="When a limit is over.")
+    account_id = models.CharField("ChatGPT account id", max_length=100, blank=True)
+    email = models.CharField(max_length=254, blank=True)
+    plan_type = models.CharField(max_length=50, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+    revision = RevisionField(default=1, editable=False)
+    # Sealed by credentials.py; empty until somebody signs in. Last, because it is by far the longest column.
+    credentials = models.TextField(blank=True, editable=False)
+
+    objects = AccountQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["priority", "name"]
+        constraints = [
+            _one_of("kind", Kind),
+            _one_of("transport", Transport),
+            _one_of("state", State),
+            models.CheckConstraint(
+                condition=Q(state_until__isnull=True) | Q(state=State.LIMITED.value),
+                name="account_only_a_limit_has_an_end",
+                violation_error_message="Only the state 'limited' can have an end; empty 'state until'.",
+            ),
+            models.CheckConstraint(
+                condition=Q(max_streams__isnull=True) | Q(max_streams__gte=1),
+                name="account_max_streams_is_positive",
+                violation_error_message="The number of streams must be at least 1, or empty for the default.",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Put the base URL into its one form; raises `ValidationError` with a sentence if that fails."""
+        super().clean()
+        if self.kind not in DEFAULT_BASE_URLS:
+            return  # an unknown kind is refused as such, and has no default
+        self.base_url = self.base_url or DEFAULT_BASE_URLS[Kind(self.kind)]
+        try:
+            self.base_url = clean_base_url(self.base_url)
+        except InvalidBaseURL as error:
+            raise ValidationError({"base_url": str(error)}) from None
+
+    def save(
+        self,
+        force_insert: bool | tuple[ModelBase, ...] = False,
+        force_update: bool = False,
+        using: str | None = None,
+        update_fields: Iterable[str] | None = None,
+    ) -> None:
+        """Save as Django does; a save of some fields only still counts as a change of the account."""
+        if update_fields is not None:
+            fields = set(update_fields)
+            update_fields = fields if fields <= UNCOUNTED else fields | {"revision", "updated_at"}
+        super().save(force_insert=force_insert, force_update=force_update, using=using, update_fields=update_fields)
+
+    def state_at(self, now: datetime) -> State:
+        """Return the state that counts at `now` (aware): a limit whose end has come is over."""
+        until = None if self.state_until is None else self.state_until.timestamp()
+        return state_at(State(self.state), until, now.timestamp())
+
+    def is_usable(self, now: datetime) -> bool:
+        """Say whether a turn may be given to this account at `now` (aware)."""
+        return self.state_at(now) is State.ACTIVE

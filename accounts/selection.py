@@ -1,0 +1,233 @@
+"""Which accounts may take a turn, and in which order they are tried.
+
+Pure: time and chance are arguments. A choice explains itself: each candidate is either ranked or passed over
+with a reason, and the ledger keeps both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import groupby
+from typing import NamedTuple
+
+from accounts.states import LAST_SECOND, Kind, State, state_at
+
+
+class Reason(StrEnum):
+    """Why an account was passed over, in the order in which the reasons are looked for."""
+
+    NOT_OWNER = "not the owner"  # the body is bound to another account
+    WRONG_KIND = "of the wrong kind"
+    WRONG_MODEL = "without the model"
+    LIMITED = "limited"
+    PAUSED = "paused"
+    NEEDS_LOGIN = "needs login"
+    DISABLED = "disabled"
+    EXCLUDED = "excluded"  # tried before in this turn
+    FULL = "full"  # as many responses in flight as it may have
+
+
+REASON_OF_STATE = {
+    State.LIMITED: Reason.LIMITED,
+    State.PAUSED: Reason.PAUSED,
+    State.NEEDS_LOGIN: Reason.NEEDS_LOGIN,
+    State.DISABLED: Reason.DISABLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An account as the selection sees it.
+
+    `state_until` is unix seconds; `active` counts responses in flight, `waiting` turns that wait for this
+    account, `cap` is the most responses it may have in flight. `models` None means that it serves any model.
+    Raises `ValueError` for a cap below one, a negative count, or an end that the state cannot have.
+    """
+
+    id: int
+    name: str
+    kind: Kind
+    priority: int
+    state: State
+    state_until: float | None
+    active: int
+    waiting: int
+    cap: int
+    models: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cap < 1 or self.active < 0 or self.waiting < 0:
+            raise ValueError(
+                f"Account {self.id} has {self.active} active and {self.waiting} waiting turns and a cap of "
+                f"{self.cap}; counts cannot be negative, and the cap must be at least 1."
+            )
+        if self.state_until is None:
+            return
+        if self.state is not State.LIMITED or not 0 <= self.state_until <= LAST_SECOND:
+            raise ValueError(
+                f"Account {self.id} is {self.state} until {self.state_until}; only a limit has an end, in "
+                "unix seconds up to the year 9999."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRequest:
+    """What a turn asks of its account.
+
+    `required` owns the body: no other account may take it. `preferred` is the account of a soft session,
+    taken first as long as it is eligible. `excluded` maps accounts tried before to what came of it. `kind`
+    and `model` None mean any.
+    """
+
+    required: int | None = None
+    preferred: int | None = None
+    excluded: Mapping[int, str] = field(default_factory=dict)
+    kind: Kind | None = None
+    model: str | None = None
+
+
+class PassedOver(NamedTuple):
+    """One account that may not take the turn, as judged at `now`.
+
+    `until` and `now` are unix seconds; `until` is known for some limits only. `detail` is what `text` adds to
+    the reason.
+    """
+
+    id: int
+    name: str
+    reason: Reason
+    detail: str
+    until: float | None
+    now: float
+
+    @property
+    def text(self) -> str:
+        """The reason in words: `limited until 14:05`, `full (8 of 8)`. Times are as in `describe`."""
+        if self.until is not None:
+            return f"{self.reason.value} until {_clock_time(self.until, self.now)}"
+        return self.reason.value + self.detail
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The accounts to try, best first, and all others with the reason against each.
+
+    `missing_owner` is the required account when it is not among the candidates at all. `now` is the time for
+    which the choice holds, unix seconds.
+    """
+
+    ranked: tuple[int, ...]
+    passed_over: tuple[PassedOver, ...]
+    now: float
+    missing_owner: int | None = None
+
+    @property
+    def resets_at(self) -> float | None:
+        """When the first of the limited accounts is usable again; None when none is limited or none says."""
+        return min((each.until for each in self.passed_over if each.until is not None), default=None)
+
+
+def choose(candidates: Sequence[Candidate], request: SelectionRequest, now: float, *, spread: int = 0) -> Choice:
+    """Rank the eligible candidates for a turn at `now` (unix seconds).
+
+    Order: the preferred account, then by priority (the lower number first), then by load (active / cap), then
+    by how many wait. Accounts equal in all of that are rotated by `spread`: give a counter for round robin,
+    or a random number. Raises `ValueError` when two candidates have one id.
+
+    An empty `ranked` is for the caller to turn into a refusal; `passed_over` says which.
+    """
+    if len({candidate.id for candidate in candidates}) != len(candidates):
+        raise ValueError("Two candidates have the same account id; each account may stand for selection once.")
+    eligible: list[Candidate] = []
+    passed_over: list[PassedOver] = []
+    for candidate in candidates:
+        against = _against(candidate, request, now)
+        if against is None:
+            eligible.append(candidate)
+        else:
+            passed_over.append(against)
+    required = request.required
+    missing = required is not None and all(candidate.id != required for candidate in candidates)
+    return Choice(
+        ranked=_rank(eligible, request.preferred, spread),
+        passed_over=tuple(passed_over),
+        now=now,
+        missing_owner=required if missing else None,
+    )
+
+
+def _against(candidate: Candidate, request: SelectionRequest, now: float) -> PassedOver | None:
+    """Return what speaks against `candidate`, the most lasting reason first; None when it is eligible."""
+    until = None
+    detail = ""
+    state = state_at(candidate.state, candidate.state_until, now)
+    if request.required not in (None, candidate.id):
+        reason = Reason.NOT_OWNER
+    elif request.kind not in (None, candidate.kind):
+        reason = Reason.WRONG_KIND
+    elif request.model is not None and candidate.models is not None and request.model not in candidate.models:
+        reason = Reason.WRONG_MODEL
+    elif state is not State.ACTIVE:
+        reason = REASON_OF_STATE[state]
+        until = candidate.state_until
+    elif candidate.id in request.excluded:
+        reason = Reason.EXCLUDED
+        detail = f": {request.excluded[candidate.id]}"
+    elif candidate.active >= candidate.cap:
+        reason = Reason.FULL
+        detail = f" ({candidate.active} of {candidate.cap})"
+    else:
+        return None
+    return PassedOver(candidate.id, candidate.name, reason, detail, until, now)
+
+
+def _rank(eligible: list[Candidate], preferred: int | None, spread: int) -> tuple[int, ...]:
+    def standing(candidate: Candidate) -> tuple[bool, int, float, int]:
+        return (
+            candidate.id != preferred,
+            candidate.priority,
+            candidate.active / candidate.cap,
+            candidate.waiting,
+        )
+
+    ranked: list[int] = []
+    ordered = sorted(eligible, key=lambda candidate: (standing(candidate), candidate.id))
+    for _, group in groupby(ordered, key=standing):
+        equals = [candidate.id for candidate in group]
+        start = spread % len(equals)
+        ranked += equals[start:] + equals[:start]
+    return tuple(ranked)
+
+
+def describe(choice: Choice) -> str:
+    """Say in one line what became of the candidates: `3 accounts: 1 limited until 14:05, 1 paused, 1 full`.
+
+    Times are UTC, with their date when that is not the day of the choice.
+    """
+    total = len(choice.ranked) + len(choice.passed_over)
+    counts = [f"{len(choice.ranked)} usable"] if choice.ranked else []
+    for reason in Reason:
+        group = [each for each in choice.passed_over if each.reason is reason]
+        if group:
+            counts.append(f"{len(group)} {reason.value}{_earliest(group, choice.now)}")
+    if choice.missing_owner is not None:
+        counts.append(f"the owner (account {choice.missing_owner}) is not in the pool")
+    head = "no accounts" if total == 0 else "1 account" if total == 1 else f"{total} accounts"
+    return f"{head}: {', '.join(counts)}" if counts else head
+
+
+def _earliest(group: Sequence[PassedOver], now: float) -> str:
+    untils = [each.until for each in group if each.until is not None]
+    if not untils:
+        return ""
+    word = " until" if len(group) == 1 else ", the first until"
+    return f"{word} {_clock_time(min(untils), now)}"
+
+
+def _clock_time(unix: float, now: float) -> str:
+    moment = datetime.fromtimestamp(unix, UTC)
+    today = datetime.fromtimestamp(now, UTC).date()
+    return f"{moment:%H:%M}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M}"

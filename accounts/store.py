@@ -1,0 +1,191 @@
+"""Accounts in the database: synchronous functions, each short enough for a thread of the caller's pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+from django.core.exceptions import ValidationError
+
+from accounts.auth_json import Imported
+from accounts.base_url import DEFAULT_BASE_URLS
+from accounts.credentials import (
+    BrokenCredentials,
+    CodexCredentials,
+    Credentials,
+    WrongTokenKey,
+    seal,
+    unseal,
+)
+from accounts.models import Account
+from accounts.registry import MARKABLE, AccountSnapshot, StateChange
+from accounts.states import Kind, State, Transport
+
+REASON_LENGTH = 200
+# What traffic finds out about credentials; new ones are taken to be good.
+FORGOTTEN = frozenset({State.LIMITED, State.NEEDS_LOGIN})
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger("accounts")
+
+
+class RefusedAccount(Exception):
+    """An account cannot be stored like that. The message is one sentence that says what to change."""
+
+
+class NameTaken(RefusedAccount):
+    """There is an account of that name already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an account is used; None leaves a stored value, or takes the default for a new account."""
+
+    base_url: str | None = None
+    transport: Transport | None = None
+    priority: int | None = None
+
+
+def load_snapshots(
+    keys: Sequence[str], default_streams: int, known: Sequence[AccountSnapshot] = ()
+) -> tuple[AccountSnapshot, ...] | None:
+    """Return all accounts in the order of the pool, or None when they are what `known` holds already.
+
+    Only accounts that differ from `known` are read in full and unsealed. One whose credentials are missing or
+    cannot be opened is returned as one that needs a login. Raises `InvalidTokenKey` and Django's database
+    errors.
+    """
+    unchanged = {account.id: account for account in known}
+    order: list[int] = []
+    stale: set[int] = set()
+    for account_id, revision in Account.objects.values_list("id", "revision"):
+        order.append(account_id)
+        if account_id not in unchanged or unchanged[account_id].revision != revision:
+            stale.add(account_id)
+    if not stale and len(order) == len(known):
+        return None
+    fresh = {row.id: _snapshot(row, keys, default_streams) for row in Account.objects.filter(id__in=stale)}
+    # An account deleted between the two queries is in neither mapping, and so is left out.
+    current = {key: unchanged[key] for key in order if key not in stale} | fresh
+    return tuple(current[key] for key in order if key in current)
+
+
+def _snapshot(row: Account, keys: Sequence[str], default_streams: int) -> AccountSnapshot:
+    credentials, trouble = _open(row, keys)
+    state, reason, until = State(row.state), row.state_reason, row.state_until
+    if credentials is None and state in MARKABLE:
+        state, reason, until = State.NEEDS_LOGIN, trouble, None
+    return AccountSnapshot(
+        id=row.id,
+        name=row.name,
+        kind=Kind(row.kind),
+        base_url=row.base_url or DEFAULT_BASE_URLS[Kind(row.kind)],
+        transport=Transport(row.transport),
+        priority=row.priority,
+        state=state,
+        state_reason=reason,
+        state_until=None if until is None else until.timestamp(),
+        streams=row.max_streams or default_streams,
+        credentials=credentials,
+        account_id=row.account_id,
+        revision=row.revision,
+    )
+
+
+def _open(row: Account, keys: Sequence[str]) -> tuple[Credentials | None, str]:
+    """Return the account's credentials, or None and why there are none.
+
+    One account that cannot be opened must not hide the changes of all others, so this is no error here.
+    """
+    if not row.credentials:
+        return None, "No credentials are stored."
+    try:
+        credentials = unseal(row.credentials, keys)
+    except (WrongTokenKey, BrokenCredentials) as error:
+        log.warning("credentials_not_opened", account=row.id, error=type(error).__name__)
+        return None, str(error)
+    if credentials.kind != row.kind:
+        return None, f"The stored credentials are those of a {credentials.kind} account."
+    return credentials, ""
+
+
+def change_state(change: StateChange) -> bool:
+    """Write `change` if the account is still as it expects; returns whether it was.
+
+    False means that somebody else was first: read the account again before deciding anew.
+    """
+    accounts = Account.objects.filter(id=change.account, state=change.expected)
+    if change.revision is not None:
+        accounts = accounts.filter(revision=change.revision)
+    written = accounts.update(
+        state=change.state,
+        state_reason=change.reason[:REASON_LENGTH],
+        state_until=None if change.until is None else datetime.fromtimestamp(change.until, UTC),
+    )
+    return written == 1
+
+
+def add_account(name: str, imported: Imported, options: Options, keys: Sequence[str]) -> Account:
+    """Store a new, active account; raises `NameTaken`, `RefusedAccount` or `InvalidTokenKey`."""
+    if Account.objects.filter(name=name).exists():
+        raise NameTaken(f"There is an account named {name} already; choose another name or replace it.")
+    account = Account(name=name, kind=imported.credentials.kind)
+    _fill(account, imported, options, keys)
+    account.save()
+    return account
+
+
+def replace_credentials(name: str, imported: Imported, options: Options, keys: Sequence[str]) -> Account:
+    """Give the account `name` new credentials of the same identity.
+
+    What the traffic found out about the old credentials is forgotten: a limited account or one that needs a
+    login is active again. What the operator decided, paused or disabled, stays. Raises `RefusedAccount` or
+    `InvalidTokenKey`.
+    """
+    account = Account.objects.filter(name=name).first()
+    if account is None:
+        raise RefusedAccount(f"There is no account named {name}, so nothing can be replaced; add it first.")
+    _require_same_identity(account, imported.credentials)
+    written = _fill(account, imported, options, keys)
+    if account.state in FORGOTTEN:
+        account.state, account.state_reason, account.state_until = State.ACTIVE.value, "", None
+        written += ["state", "state_reason", "state_until"]
+    account.save(update_fields=written)
+    return account
+
+
+def _require_same_identity(account: Account, credentials: Credentials) -> None:
+    """Conversations are bound to the identity behind an account, so its name must never lead to another."""
+    if credentials.kind != account.kind:
+        raise RefusedAccount(
+            f"The account {account.name} is of kind {account.kind}, the new credentials are of kind "
+            f"{credentials.kind}; add them under another name."
+        )
+    if isinstance(credentials, CodexCredentials) and account.account_id not in ("", credentials.account_id):
+        raise RefusedAccount(
+            f"The account {account.name} is another ChatGPT account than the new sign-in (their account ids "
+            "differ); add the sign-in under another name."
+        )
+
+
+def _fill(account: Account, imported: Imported, options: Options, keys: Sequence[str]) -> list[str]:
+    """Set what `imported` and `options` say, validate it, and return the names of the fields set."""
+    values: dict[str, str | int | None] = {
+        "base_url": options.base_url,
+        "transport": options.transport,
+        "priority": options.priority,
+        "email": imported.email,
+        "plan_type": imported.plan_type,
+        "credentials": seal(imported.credentials, keys),
+    }
+    if isinstance(imported.credentials, CodexCredentials):
+        values["account_id"] = imported.credentials.account_id
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        setattr(account, name, value)
+    try:
+        account.full_clean()
+    except ValidationError as error:
+        raise RefusedAccount(" ".join(error.messages)) from None
+    return list(given)

@@ -1,0 +1,132 @@
+from io import BytesIO
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+
+from accounts.credentials import CodexCredentials, OpenAICredentials, unseal
+from accounts.management.commands.add_account import Command
+from accounts.models import Account
+from tests.accounts.cast import auth_json
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def sign_in(tmp_path):
+    path = tmp_path / "auth.json"
+    path.write_bytes(auth_json())
+    return str(path)
+
+
+@pytest.fixture
+def key(tmp_path):
+    path = tmp_path / "key"
+    path.write_text("sk-secret\n")
+    return str(path)
+
+
+def add(*arguments, **options):
+    return call_command("add_account", *arguments, **options)
+
+
+def credentials():
+    return unseal(Account.objects.get().credentials, settings.TOKEN_KEYS)
+
+
+class TestAdding:
+    def test_a_sign_in_becomes_a_codex_account(self, sign_in):
+        sentence = add("ada", "--kind", "codex", "--auth-json", sign_in)
+        assert sentence == (
+            "Added the codex account ada at https://chatgpt.com/backend-api/codex. "
+            "Its access token is valid until 2030-03-17 17:46 UTC."
+        )
+        assert isinstance(credentials(), CodexCredentials)
+        assert Account.objects.get().plan_type == "plus"
+
+    def test_a_key_becomes_an_openai_account(self, key):
+        sentence = add("cy", "--kind", "openai", "--api-key-file", key)
+        assert sentence == "Added the openai account cy at https://api.openai.com/v1."
+        assert credentials() == OpenAICredentials("sk-secret")
+
+    def test_a_minus_reads_standard_input(self):
+        add("cy", "--kind", "openai", "--api-key-file", "-", stdin=BytesIO(b"  sk-secret\r\n"))
+        assert credentials() == OpenAICredentials("sk-secret")
+        add("ada", "--kind", "codex", "--auth-json", "-", stdin=BytesIO(auth_json()))
+        assert Account.objects.count() == 2
+
+    def test_the_key_of_an_apikey_auth_json_becomes_an_openai_account(self):
+        content = auth_json(auth_mode="apikey", OPENAI_API_KEY="sk-secret")
+        add("cy", "--kind", "openai", "--auth-json", "-", stdin=BytesIO(content))
+        assert credentials() == OpenAICredentials("sk-secret")
+
+    def test_the_options_reach_the_account(self, key):
+        options = ["--base-url", "http://localhost:9000/v1/", "--transport", "http", "--priority", "3"]
+        add("cy", "--kind", "openai", "--api-key-file", key, *options)
+        cy = Account.objects.get()
+        assert (cy.base_url, cy.transport, cy.priority) == ("http://localhost:9000/v1", "http", 3)
+
+
+class TestReplacing:
+    def test_a_name_in_use_is_refused_and_the_way_out_named(self, key):
+        add("cy", "--kind", "openai", "--api-key-file", key)
+        with pytest.raises(CommandError, match="named cy already; use --replace"):
+            add("cy", "--kind", "openai", "--api-key-file", key)
+
+    def test_replace_gives_it_the_new_credentials_and_tells_its_state(self, key):
+        add("cy", "--kind", "openai", "--api-key-file", key)
+        Account.objects.update(state="needs_login")
+        sentence = add("cy", "--kind", "openai", "--api-key-file", "-", "--replace", stdin=BytesIO(b"sk-new"))
+        assert sentence == "Replaced the credentials of cy, which is active."
+        assert credentials() == OpenAICredentials("sk-new")
+
+    def test_replace_needs_an_account(self, key):
+        with pytest.raises(CommandError, match="no account named cy"):
+            add("cy", "--kind", "openai", "--api-key-file", key, "--replace")
+
+
+class TestRefusing:
+    def refused(self, *arguments, **options) -> str:
+        with pytest.raises(CommandError) as caught:
+            add(*arguments, **options)
+        assert Account.objects.count() == 0
+        assert "secret" not in str(caught.value)
+        return str(caught.value)
+
+    def test_a_key_file_is_no_sign_in(self, key):
+        assert "no JSON" in self.refused("ada", "--kind", "codex", "--auth-json", key)
+
+    def test_the_kind_must_fit_the_file(self, key, sign_in):
+        assert "use --kind openai" in self.refused("ada", "--kind", "codex", "--api-key-file", key)
+        assert "use --kind codex" in self.refused("ada", "--kind", "openai", "--auth-json", sign_in)
+
+    def test_exactly_one_file_is_needed(self, key, sign_in):
+        assert "required" in self.refused("ada", "--kind", "codex")
+        both = ("--api-key-file", key, "--auth-json", sign_in)
+        assert "not allowed with" in self.refused("ada", "--kind", "codex", *both)
+
+    def test_a_caller_in_python_is_told_the_same(self):
+        with pytest.raises(CommandError, match="either --auth-json or --api-key-file"):
+            Command().handle(name="ada", kind="codex")
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path):
+        message = self.refused("ada", "--kind", "codex", "--auth-json", str(tmp_path / "missing.json"))
+        assert "missing.json cannot be read (No such file or directory)" in message
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            (b"", "no api_key"),
+            (b"sk-secret\nsk-secret", "line ends"),
+            (b"\xff\xfes\x00k\x00", "not text in UTF-8"),
+            (b"s" * (1024 * 1024 + 1), "larger than 1 MiB"),
+        ],
+    )
+    def test_a_file_that_holds_no_key_is_refused(self, content, sentence):
+        arguments = ("cy", "--kind", "openai", "--api-key-file", "-")
+        assert sentence in self.refused(*arguments, stdin=BytesIO(content))
+
+    def test_a_bad_name_or_base_url_is_refused_in_words(self, key):
+        arguments = ("--kind", "openai", "--api-key-file", key)
+        assert "must begin with a letter" in self.refused("a/b", *arguments)
+        assert "plain http" in self.refused("cy", *arguments, "--base-url", "http://example.com")

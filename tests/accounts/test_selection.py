@@ -1,0 +1,279 @@
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounts.selection import Candidate, Choice, Reason, SelectionRequest, choose, describe
+from accounts.states import Kind, State
+from tests.accounts.cast import HOUR, NOW
+
+ANY = SelectionRequest()
+
+
+def candidate(id, **values):
+    defaults = {
+        "name": f"account-{id}",
+        "kind": Kind.CODEX,
+        "priority": 100,
+        "state": State.ACTIVE,
+        "state_until": None,
+        "active": 0,
+        "waiting": 0,
+        "cap": 8,
+    }
+    return Candidate(id=id, **(defaults | values))
+
+
+ADA = candidate(1, name="ada")
+BO = candidate(2, name="bo", state=State.LIMITED, state_until=NOW + 2 * HOUR + 300)
+CY = candidate(3, name="cy", state=State.PAUSED)
+
+
+def reasons(choice):
+    return {each.name: each.reason for each in choice.passed_over}
+
+
+class TestEligibility:
+    def test_ada_is_ranked_bo_and_cy_are_passed_over_with_their_states(self):
+        choice = choose([ADA, BO, CY], ANY, NOW)
+        assert choice.ranked == (1,)
+        assert reasons(choice) == {"bo": Reason.LIMITED, "cy": Reason.PAUSED}
+
+    @pytest.mark.parametrize("state", [State.NEEDS_LOGIN, State.DISABLED])
+    def test_an_account_that_needs_its_operator_is_passed_over(self, state):
+        choice = choose([candidate(1, state=state)], ANY, NOW)
+        assert [each.reason.name for each in choice.passed_over] == [state.name]
+
+    def test_a_limit_ends_by_itself(self):
+        assert choose([BO], ANY, BO.state_until - 0.1).ranked == ()
+        assert choose([BO], ANY, BO.state_until).ranked == (2,)
+
+    def test_a_limit_without_an_end_does_not(self):
+        choice = choose([candidate(1, state=State.LIMITED)], ANY, NOW)
+        assert choice.passed_over[0].text == "limited"
+        assert choice.resets_at is None
+
+    def test_a_full_account_is_passed_over_and_one_below_its_cap_is_not(self):
+        choice = choose([candidate(1, active=8), candidate(2, active=9), candidate(3, active=7)], ANY, NOW)
+        assert choice.ranked == (3,)
+        assert [each.text for each in choice.passed_over] == ["full (8 of 8)", "full (9 of 8)"]
+
+    def test_an_account_tried_before_is_passed_over_with_what_came_of_it(self):
+        choice = choose([ADA, candidate(4)], SelectionRequest(excluded={1: "connect refused"}), NOW)
+        assert choice.ranked == (4,)
+        assert choice.passed_over[0].text == "excluded: connect refused"
+
+    def test_a_limit_is_told_rather_than_the_attempt_that_found_it(self):
+        choice = choose([BO], SelectionRequest(excluded={2: "429"}), NOW)
+        assert choice.passed_over[0].reason is Reason.LIMITED
+
+    def test_only_accounts_of_the_wanted_kind_are_ranked(self):
+        other = candidate(4, name="dee", kind=Kind.OPENAI)
+        choice = choose([ADA, other], SelectionRequest(kind=Kind.OPENAI), NOW)
+        assert choice.ranked == (4,)
+        assert reasons(choice) == {"ada": Reason.WRONG_KIND}
+
+    def test_only_accounts_that_serve_the_model_are_ranked(self):
+        some = candidate(4, name="dee", models=frozenset({"gpt-5.5"}))
+        assert choose([ADA, some], SelectionRequest(model="gpt-5.5"), NOW).ranked == (1, 4)
+        choice = choose([ADA, some], SelectionRequest(model="gpt-6"), NOW)
+        assert choice.ranked == (1,)
+        assert reasons(choice) == {"dee": Reason.WRONG_MODEL}
+
+    def test_an_account_that_cannot_serve_the_turn_does_not_promise_a_reset(self):
+        choice = choose([BO, ADA], SelectionRequest(required=1), NOW)
+        assert choice.resets_at is None
+
+
+class TestOwner:
+    def test_the_owner_alone_is_ranked(self):
+        choice = choose([candidate(4, priority=1), ADA], SelectionRequest(required=1, preferred=4), NOW)
+        assert choice.ranked == (1,)
+        assert choice.passed_over[0].reason is Reason.NOT_OWNER
+
+    def test_an_owner_that_rests_is_not_replaced(self):
+        choice = choose([ADA, BO], SelectionRequest(required=2), NOW)
+        assert choice.ranked == ()
+        assert reasons(choice) == {"ada": Reason.NOT_OWNER, "bo": Reason.LIMITED}
+        assert choice.resets_at == BO.state_until
+        assert choice.missing_owner is None
+
+    def test_an_owner_that_is_gone_is_named(self):
+        choice = choose([ADA], SelectionRequest(required=9), NOW)
+        assert choice.ranked == ()
+        assert choice.missing_owner == 9
+
+
+class TestRanking:
+    def test_the_lower_priority_number_goes_first(self):
+        assert choose([candidate(1, priority=2), candidate(2, priority=1, active=7)], ANY, NOW).ranked == (
+            2,
+            1,
+        )
+
+    def test_within_a_priority_the_least_loaded_share_goes_first(self):
+        wide, narrow = candidate(1, active=4, cap=16), candidate(2, active=3, cap=8)
+        assert choose([narrow, wide], ANY, NOW).ranked == (1, 2)
+
+    def test_with_the_same_load_fewer_waiting_go_first(self):
+        assert choose([candidate(1, waiting=2), candidate(2, waiting=1)], ANY, NOW).ranked == (2, 1)
+
+    def test_the_preferred_account_goes_first_whatever_its_load(self):
+        busy = candidate(3, priority=200, active=7, waiting=5)
+        assert choose([ADA, candidate(2), busy], SelectionRequest(preferred=3), NOW).ranked == (3, 1, 2)
+
+    def test_a_preferred_account_that_rests_gives_way(self):
+        assert choose([ADA, BO], SelectionRequest(preferred=2), NOW).ranked == (1,)
+
+    def test_equals_take_turns(self):
+        pool = [candidate(id) for id in (1, 2, 3)] + [candidate(4, active=1)]
+        ranked = [choose(pool, ANY, NOW, spread=count).ranked for count in range(4)]
+        assert ranked == [(1, 2, 3, 4), (2, 3, 1, 4), (3, 1, 2, 4), (1, 2, 3, 4)]
+
+    def test_the_order_of_the_candidates_does_not_matter(self):
+        pool = [candidate(id, active=id % 2) for id in range(6)]
+        assert choose(pool, ANY, NOW, spread=4).ranked == choose(pool[::-1], ANY, NOW, spread=4).ranked
+
+
+class TestIllegalInput:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"cap": 0},
+            {"active": -1},
+            {"waiting": -1},
+            {"state": State.LIMITED, "state_until": 1e12},
+            {"state": State.LIMITED, "state_until": float("nan")},
+            {"state": State.PAUSED, "state_until": NOW},
+        ],
+    )
+    def test_a_candidate_that_cannot_be_is_refused(self, values):
+        with pytest.raises(ValueError, match="Account 1"):
+            candidate(1, **values)
+
+    def test_one_account_cannot_stand_twice(self):
+        with pytest.raises(ValueError, match="same account id"):
+            choose([ADA, ADA], ANY, NOW)
+
+
+class TestDescribe:
+    def test_it_says_in_one_line_why_nobody_can_take_the_turn(self):
+        choice = choose([BO, CY, candidate(4, active=8)], ANY, NOW)
+        assert describe(choice) == "3 accounts: 1 limited until 14:05, 1 paused, 1 full"
+
+    def test_usable_accounts_come_first(self):
+        assert describe(choose([BO, ADA], ANY, NOW)) == "2 accounts: 1 usable, 1 limited until 14:05"
+
+    def test_of_several_limits_the_first_to_end_is_named(self):
+        later = candidate(4, state=State.LIMITED, state_until=NOW + 5 * HOUR)
+        assert describe(choose([later, BO], ANY, NOW)) == "2 accounts: 2 limited, the first until 14:05"
+
+    def test_a_limit_that_ends_on_another_day_has_its_date(self):
+        choice = choose([candidate(4, state=State.LIMITED, state_until=NOW + 20 * HOUR)], ANY, NOW)
+        assert describe(choice) == "1 account: 1 limited until 2026-03-03 08:00"
+        assert choice.passed_over[0].text == "limited until 2026-03-03 08:00"
+
+    def test_an_empty_pool_is_called_that(self):
+        assert describe(choose([], ANY, NOW)) == "no accounts"
+
+    def test_an_owner_that_is_gone_is_told(self):
+        text = describe(choose([ADA], SelectionRequest(required=9), NOW))
+        assert text == "1 account: 1 not the owner, the owner (account 9) is not in the pool"
+
+
+IDS = st.integers(0, 12)
+STATES = st.one_of(
+    st.tuples(st.sampled_from(State), st.none()),
+    st.tuples(st.just(State.LIMITED), st.floats(NOW - HOUR, NOW + HOUR)),
+)
+
+
+@st.composite
+def candidates(draw, id):
+    state, until = draw(STATES)
+    return candidate(
+        id,
+        kind=draw(st.sampled_from(Kind)),
+        priority=draw(st.integers(0, 2)),
+        state=state,
+        state_until=until,
+        active=draw(st.integers(0, 4)),
+        waiting=draw(st.integers(0, 2)),
+        cap=draw(st.integers(1, 4)),
+        models=draw(st.sampled_from([None, frozenset({"a"}), frozenset({"a", "b"})])),
+    )
+
+
+POOLS = st.sets(IDS, max_size=8).flatmap(lambda ids: st.tuples(*[candidates(id) for id in sorted(ids)]))
+REQUESTS = st.builds(
+    SelectionRequest,
+    required=st.none() | IDS,
+    preferred=st.none() | IDS,
+    excluded=st.dictionaries(IDS, st.just("refused"), max_size=3),
+    kind=st.none() | st.sampled_from(Kind),
+    model=st.none() | st.sampled_from(["a", "b"]),
+)
+
+
+def may_take(candidate, request):
+    """The rules once more, as a plain conjunction."""
+    rested = candidate.state is State.LIMITED and candidate.state_until is not None
+    return (
+        (candidate.state is State.ACTIVE or (rested and candidate.state_until <= NOW))
+        and candidate.active < candidate.cap
+        and candidate.id not in request.excluded
+        and (request.required is None or candidate.id == request.required)
+        and (request.kind is None or candidate.kind is request.kind)
+        and (request.model is None or candidate.models is None or request.model in candidate.models)
+    )
+
+
+class TestProperties:
+    @settings(deadline=None)
+    @given(pool=POOLS, request=REQUESTS, spread=st.integers(-5, 1000))
+    def test_each_candidate_is_either_eligible_and_ranked_or_passed_over_with_a_reason(self, pool, request, spread):
+        choice = choose(pool, request, NOW, spread=spread)
+        assert sorted(choice.ranked) == [each.id for each in pool if may_take(each, request)]
+        passed_over = [each.id for each in choice.passed_over]
+        assert sorted([*choice.ranked, *passed_over]) == [each.id for each in pool]
+        assert all(each.text.startswith(each.reason.value) for each in choice.passed_over)
+        assert describe(choice)
+
+    @settings(deadline=None)
+    @given(pool=POOLS, request=REQUESTS, spread=st.integers(0, 100))
+    def test_an_owner_is_never_replaced_by_another(self, pool, request, spread):
+        if request.required is not None:
+            assert set(choose(pool, request, NOW, spread=spread).ranked) <= {request.required}
+
+    @settings(deadline=None)
+    @given(pool=POOLS, request=REQUESTS, spread=st.integers(0, 100))
+    def test_the_preferred_account_is_first_if_ranked_and_the_rest_follow_by_rank(self, pool, request, spread):
+        ranked = choose(pool, request, NOW, spread=spread).ranked
+        if request.preferred in ranked:
+            assert ranked[0] == request.preferred
+        by_id = {each.id: each for each in pool}
+        rest = [by_id[id] for id in ranked if id != request.preferred]
+        standing = [(each.priority, each.active / each.cap, each.waiting) for each in rest]
+        assert standing == sorted(standing)
+
+
+class TestCost:
+    def seconds(self, pool, request) -> float:
+        """The best of many runs in processor time, so that a busy machine does not count."""
+        best = 1.0
+        for _ in range(40):
+            start = time.process_time_ns()
+            choose(pool, request, NOW)
+            best = min(best, (time.process_time_ns() - start) / 1e9)
+        return best
+
+    @pytest.mark.parametrize("request_", [ANY, SelectionRequest(required=7), SelectionRequest(preferred=7)])
+    @pytest.mark.parametrize("state", [State.ACTIVE, State.LIMITED])
+    def test_two_hundred_accounts_cost_less_than_a_millisecond(self, state, request_):
+        until = NOW + HOUR if state is State.LIMITED else None
+        pool = [candidate(id, state=state, state_until=until, active=id % 8) for id in range(200)]
+        assert self.seconds(pool, request_) < 0.001
+
+    def test_a_choice_keeps_the_time_it_was_made_for(self):
+        assert choose([], ANY, NOW) == Choice(ranked=(), passed_over=(), now=NOW)
