@@ -23,9 +23,10 @@ from gateway.continuity.sessions import SessionTable
 from gateway.errors import Stopping
 from gateway.keys import KeyRing
 from gateway.storage import Store, StoreError
+from gateway.turns.backlog import Backlogs
 from gateway.turns.carriage import Carriage
 from gateway.turns.catalogue import Catalogue
-from gateway.turns.dispatch import Engine
+from gateway.turns.dispatch import Engine, Turn
 from gateway.turns.health import Health
 from gateway.turns.ledger import Ledger
 from gateway.turns.permits import Permits
@@ -82,7 +83,9 @@ class Runtime:
         self.http = network.http
         self.ledger = Ledger(partial(self._store.write_turns, self.id))
         router = Router(self.registry, SessionTable(t.soft_session_ttl), self.streams, self.pool, clock)
+        running: set[Turn] = set()
         self.engine = Engine(
+            replica=str(self.id),
             tunables=t,
             clock=clock,
             router=router,
@@ -91,8 +94,10 @@ class Runtime:
             ledger=self.ledger,
             health=Health(self.registry, clock),
             catalogue=Catalogue(self.registry, self.http, clock),
+            running=running,
+            backlogs=Backlogs(t.client_buffer_bytes, t.client_buffer_total, running),
         )
-        self.gate = Gate(self.keys, self.permits, self.engine, self._note_use, self.readiness)
+        self.gate = Gate(self.keys, self.permits, self.engine, self._note_use, self.readiness, sockets=set())
         self.registry.on_change(self._pool_changed)
 
     async def start(self) -> None:
@@ -111,6 +116,8 @@ class Runtime:
         """Take no new turn and let those that run finish; after `DRAIN_TIMEOUT` they are ended, each with an answer."""
         self._stopping = True
         self.permits.stop()
+        for socket in tuple(self.gate.sockets):
+            socket.drain()
         try:
             async with asyncio.timeout(self._tunables.drain_timeout):
                 await self.permits.all_back()

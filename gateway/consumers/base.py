@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from channels.consumer import AsyncConsumer
 
@@ -38,6 +38,13 @@ class Check:
     problem: str = ""
 
 
+class ClientSocket(Protocol):
+    """A client's open WebSocket, as whoever stops the process sees it."""
+
+    def drain(self) -> None:
+        """Close as soon as nothing is running on it; returns at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """What the consumers need of the process: who may come in, and the engine."""
@@ -47,6 +54,7 @@ class Gate:
     engine: Engine
     used: Callable[[int], None]
     readiness: Callable[[], Awaitable[Sequence[Check]]]
+    sockets: set[ClientSocket]
 
     @property
     def tunables(self) -> Tunables:

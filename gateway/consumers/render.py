@@ -19,9 +19,7 @@ def frame(answer: Answer) -> bytes:
     status = answer.frame_status or answer.status
     if answer.error is not None:
         return b'{"type":"error","status":%d,"error":%b,"headers":{}}' % (status, answer.error)
-    return error_frame(
-        status, answer.message, answer.type, answer.code, answer.headers, answer.param, **answer.extra
-    )
+    return error_frame(status, answer.message, answer.type, answer.code, answer.headers, answer.param, **answer.extra)
 
 
 def failed(answer: Answer, response_id: str | None, now: float) -> Event:

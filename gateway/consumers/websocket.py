@@ -35,6 +35,7 @@ class ResponsesWebSocket(GatewayConsumer):
         self.frames: deque[str | bytes] = deque()
         self.arrived = asyncio.Event()
         self.ended = False
+        self.draining = False
         await receive()  # websocket.connect
         try:
             key = self.authenticate()
@@ -46,10 +47,15 @@ class ResponsesWebSocket(GatewayConsumer):
             return
         await self._serve(key, receive)
 
+    def drain(self) -> None:
+        self.draining = True
+        self.arrived.set()
+
     async def _serve(self, key: KeySnapshot, receive: Receive) -> None:
         running = asyncio.ensure_future(self._run_turns(key))
         listening = asyncio.ensure_future(self._listen(receive))
         reason: GatewayError = client_left()
+        self.gate.sockets.add(self)
         try:
             await asyncio.wait({running, listening}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -57,6 +63,7 @@ class ResponsesWebSocket(GatewayConsumer):
             raise
         finally:
             listening.cancel()
+            self.gate.sockets.discard(self)
             self.ended = True
             self.stop(running, reason)
             await asyncio.wait({running})
@@ -79,6 +86,9 @@ class ResponsesWebSocket(GatewayConsumer):
     async def _run_turns(self, key: KeySnapshot) -> None:
         while not self.ended:
             if not self.frames:
+                if self.draining:
+                    await self._close(SERVICE_RESTART, "the gateway is stopping; connect again")
+                    return
                 self.arrived.clear()
                 await self.arrived.wait()
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from accounts.states import Transport
+from gateway.diagnostics import Trace
 from gateway.errors import UpstreamRefused
 from gateway.protocol.events import Event
 from gateway.turns.prepare import payload
@@ -37,27 +38,27 @@ class Carriage:
         self._pool = pool
         self._http = http
 
-    async def open(self, request: TurnRequest, routed: Routed) -> Opened:
+    async def open(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
         """Borrow or dial; nothing is sent. Raises `UpstreamError`, `OwnerUnavailable` or `Overloaded`."""
         if not routed.on_lane:
-            return self._open_http(request, routed)
+            return self._open_http(request, routed, trace)
         try:
-            return await self._open_lane(request, routed)
+            return await self._open_lane(request, routed, trace)
         except UpstreamRefused as error:
             optional = routed.account.transport is Transport.AUTO and not request.body.is_delta
             if error.refusal.status not in NO_WEBSOCKET or not optional:
                 raise
             self._router.without_websocket(routed.account)
             routed.attempt["transport"] = "http"
-            return self._open_http(request, replace(routed, on_lane=False))
+            return self._open_http(request, replace(routed, on_lane=False), trace)
 
-    def _open_http(self, request: TurnRequest, routed: Routed) -> Opened:
+    def _open_http(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
         account = routed.account
         headers = for_http(request.headers, credential_headers(account), request.turn_state)
-        exchange = self._http.exchange(Target(account.id, account.base_url, headers))
+        exchange = self._http.exchange(Target(account.id, account.base_url, headers, trace))
         return Opened(exchange, self._payload(request, routed), [])
 
-    async def _open_lane(self, request: TurnRequest, routed: Routed) -> Opened:
+    async def _open_lane(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
         account = routed.account
         previous = request.body.previous_response_id
         exchange: LaneExchange
@@ -68,7 +69,7 @@ class Carriage:
                 await self._pool.retire_session(request.socket, but=account.id)
             headers = for_handshake(request.headers, credential_headers(account))
             key = LaneKey(account.id, request.key.id, request.lane_session)
-            exchange = await self._pool.borrow(key, Target(account.id, account.base_url, headers))
+            exchange = await self._pool.borrow(key, Target(account.id, account.base_url, headers, trace))
         try:
             events = await exchange.read_idle_events()
         except BaseException:  # whatever ended it, the borrowed lane goes back

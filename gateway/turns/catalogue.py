@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from accounts.registry import AccountSnapshot, Registry
 from accounts.states import Kind, State
 from gateway.clock import Clock
+from gateway.diagnostics import Trace
 from gateway.errors import NoUsableAccount, Refusal, UpstreamRefused
 from gateway.turns.routing import credential_headers
 from gateway.upstream.exchange import Target
@@ -57,7 +58,7 @@ class Catalogue:
 
     async def _fetch(self, account: AccountSnapshot, query: str, headers: Sequence[tuple[str, str]]) -> Page:
         sent = [*forwarded(headers), *credential_headers(account).items(), ("accept", "application/json")]
-        target = Target(account.id, account.base_url, sent)
+        target = Target(account.id, account.base_url, sent, Trace("", "", account.name, 1, self._clock))
         response = await self._http.fetch(target, "/models" + (f"?{query}" if query else ""))
         if response.status_code != 200:
             message = f"The upstream answered the models request with {response.status_code}."

@@ -1,13 +1,14 @@
-"""What the ledger keeps of a turn while it runs."""
+"""What is known of a turn while it runs, and what the ledger keeps of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from gateway.clock import Clock
 from gateway.protocol.events import Usage
 from gateway.turns.request import TurnRequest
-from gateway.turns.turn import Outcome, Phase
+from gateway.turns.turn import Outcome, Phase, Step, advance
 
 
 class Attempt(TypedDict, total=False):
@@ -24,14 +25,19 @@ class Attempt(TypedDict, total=False):
 
 @dataclass(eq=False, slots=True)
 class TurnRecord:
-    """One row of the ledger. Only the turn's own task writes to it."""
+    """One turn and one row of the ledger. Only the turn's own task writes to it.
+
+    `phases` holds when each phase was first reached, in milliseconds since the request was received.
+    """
 
     request: TurnRequest
+    clock: Clock
+    phase: Phase = Phase.RECEIVED
+    phases: dict[Phase, int] = field(default_factory=dict)
     account_id: int | None = None
     account_name: str = ""
     upstream: str = ""
     response_id: str = ""
-    phases: dict[Phase, int] = field(default_factory=dict)
     outcome: Outcome | None = None
     cause: str = ""
     code: str = ""
@@ -40,3 +46,17 @@ class TurnRecord:
     response_bytes: int = 0
     events: int = 0
     usage: Usage | None = None
+
+    def step(self, step: Step) -> None:
+        """Go on to the next phase; raises `IllegalStep` when this one does not allow it."""
+        self.phase = advance(self.phase, step)
+        self.phases.setdefault(self.phase, self.elapsed_ms())
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the request was received."""
+        return max(0, round((self.clock.wall() - self.request.received_at) * 1000))
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the turn ever crossed the send boundary."""
+        return Phase.SENT in self.phases

@@ -14,6 +14,7 @@ from websockets.http11 import Request, Response
 
 from gateway.clock import Clock
 from gateway.conf import MIB, Tunables
+from gateway.diagnostics import address
 from gateway.upstream.exchange import Target
 from gateway.upstream.translate import dial_error, lane_error
 
@@ -137,12 +138,14 @@ class WebSocketDialer:
             close_timeout=t.close_timeout,
         )
         connect.connect_timeout = t.connect_timeout
-        try:
-            connection = await connect
-        except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
-            raise dial_error(error, self._clock.wall()) from error
-        assert isinstance(connection, LaneConnection)  # noqa: S101  # `create_connection` made it
-        return connection
+        with target.trace.connecting(connect.uri) as connecting:
+            try:
+                connection = await connect
+            except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
+                raise dial_error(error, self._clock.wall()) from error
+            assert isinstance(connection, LaneConnection)  # noqa: S101  # `create_connection` made it
+            connecting.peer_address = address(connection.remote_address)
+            return connection
 
 
 def websocket_url(base_url: str) -> str:

@@ -6,16 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.diagnostics import Trace
 from gateway.protocol.events import Event
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an exchange goes: the account's base URL and every header of the request, credentials included."""
+    """Where an exchange goes: the account's base URL and every header of the request, credentials included.
+
+    `trace` tells whose attempt it is.
+    """
 
     account_id: int
     base_url: str
     headers: Sequence[tuple[str, str]]
+    trace: Trace
     proxy: str | None = None
 
     def __repr__(self) -> str:
@@ -42,6 +47,9 @@ class Exchange(Protocol):
 
     def watch_backlog(self, grew: Callable[[int], None]) -> None:
         """Call `grew` with the bytes that wait to be received whenever they grow, until `close`."""
+
+    def backlog(self) -> int:
+        """Bytes that wait to be received."""
 
     def publish(self, response_id: str) -> None:
         """The response is complete: what continues it belongs to this exchange's connection."""

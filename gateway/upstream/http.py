@@ -9,6 +9,7 @@ import httpx
 
 from gateway.clock import Clock
 from gateway.conf import MIB, Tunables
+from gateway.diagnostics import address
 from gateway.errors import Refusal, UpstreamLost, UpstreamRefused
 from gateway.protocol.events import Event, refusal_from_http
 from gateway.protocol.sse import SseSplitter
@@ -84,10 +85,13 @@ class HttpExchange:
         request = self._client.build_request(
             "POST", self._target.base_url + "/responses", headers=list(self._target.headers), content=payload
         )
-        try:
-            response = await self._client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            raise http_error(error) from error
+        with self._target.trace.connecting(str(request.url)) as connecting:
+            try:
+                response = await self._client.send(request, stream=True)
+            except httpx.HTTPError as error:
+                raise http_error(error) from error
+            connecting.status = response.status_code
+            connecting.peer_address = peer_address(response)
         self._response = response
         if response.status_code != httpx.codes.OK:
             raise UpstreamRefused(await self._read_refusal(response))
@@ -111,6 +115,9 @@ class HttpExchange:
 
     def watch_backlog(self, grew: Callable[[int], None]) -> None:
         """Over HTTP nothing waits here: reading stops with the client, and there are no pongs to miss."""
+
+    def backlog(self) -> int:
+        return 0
 
     def publish(self, response_id: str) -> None:
         """Over HTTP no connection owns a response."""
@@ -148,3 +155,9 @@ class HttpExchange:
             # The status is the refusal; a body cut short only makes its message poorer.
             pass
         return refusal_from_http(response.status_code, dict(response.headers), body[:REFUSAL_LIMIT], self._clock.wall())
+
+
+def peer_address(response: httpx.Response) -> str | None:
+    """The address of the live connection behind `response`, where its network tells."""
+    stream = response.extensions.get("network_stream")
+    return None if stream is None else address(stream.get_extra_info("server_addr"))

@@ -162,6 +162,9 @@ class LaneExchange:
     def watch_backlog(self, grew: Callable[[int], None]) -> None:
         self.lane.on_backlog = grew
 
+    def backlog(self) -> int:
+        return self.lane.connection.waiting_bytes
+
     def publish(self, response_id: str) -> None:
         self._keeper.publish(self.lane, response_id)
 

@@ -3,7 +3,7 @@ from argparse import ArgumentParser
 from django.core.management.base import BaseCommand, CommandError
 from django.db import IntegrityError
 
-from gateway.store import create_key
+from gateway.rows import create_key
 
 
 class Command(BaseCommand):

@@ -1,0 +1,85 @@
+"""Events on their way from an upstream to a client, until the terminal one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.errors import UpstreamRefused
+from gateway.protocol.events import Event, Kind, Terminal, read_created, read_error, read_terminal
+from gateway.turns.record import TurnRecord
+from gateway.turns.sink import Sink
+from gateway.turns.turn import Phase, Step
+from gateway.turns.watch import Watch
+from gateway.upstream.exchange import Exchange
+
+
+class Relay:
+    """Reads one exchange in the turn's own task. `terminal` is set before the client can see the terminal event.
+
+    Per event there is no decoding, no query, no log line and no other task: only a look at its kind.
+    """
+
+    def __init__(self, record: TurnRecord, sink: Sink, watch: Watch, on_start: Callable[[], None]) -> None:
+        self.terminal: Terminal | None = None
+        self._record = record
+        self._sink = sink
+        self._watch = watch
+        self._on_start = on_start
+
+    async def run(self, exchange: Exchange) -> None:
+        """Deliver everything; returns after the terminal event. Raises `UpstreamError`s and `ClientLost`."""
+        record, sink, watch = self._record, self._sink, self._watch
+        while True:
+            watch.waiting()
+            events = self._take(await exchange.receive(), exchange)
+            watch.delivering()
+            record.events += len(events)
+            if self.terminal is not None:
+                await sink.end_silence()
+            await sink.deliver(events)
+            if record.phase is Phase.STARTED:
+                record.step(Step.STREAM)
+            if self.terminal is not None:
+                return
+
+    def _take(self, events: list[Event], exchange: Exchange) -> list[Event]:
+        """Note what the events mean.
+
+        Nothing follows a terminal event: the client would take it for an event of its next response.
+        """
+        for position, event in enumerate(events):
+            self._record.response_bytes += len(event.data)
+            if event.kind is not Kind.OTHER or self._record.phase is Phase.SENT:
+                self._observe(event, exchange)
+                if self.terminal is not None:
+                    return events[: position + 1]
+        return events
+
+    def _observe(self, event: Event, exchange: Exchange) -> None:
+        """Read an event that means something to the gateway; raises `UpstreamRefused` when it is a refusal."""
+        if event.kind is Kind.METADATA:
+            return
+        if self._record.phase is Phase.SENT:
+            if event.kind is Kind.ERROR:
+                raise UpstreamRefused(read_error(event, self._record.clock.wall()))
+            self._record.step(Step.START)
+            self._watch.started()
+            self._on_start()
+        if event.kind is Kind.CREATED:
+            self._record.response_id = read_created(event) or ""
+        elif event.kind in (Kind.TERMINAL, Kind.ERROR):
+            self.terminal = self._read_end(event)
+            self._publish(exchange, self.terminal)
+
+    def _read_end(self, event: Event) -> Terminal:
+        if event.kind is Kind.TERMINAL:
+            return read_terminal(event)
+        refusal = read_error(event, self._record.clock.wall())
+        return Terminal(event.type, "failed", error_code=refusal.code, error_message=refusal.message)
+
+    def _publish(self, exchange: Exchange, terminal: Terminal) -> None:
+        """Before the client can see the terminal event, what continues the response must find its owner."""
+        if terminal.response_id is not None:
+            self._record.response_id = terminal.response_id
+            if terminal.status == "completed":
+                exchange.publish(terminal.response_id)
