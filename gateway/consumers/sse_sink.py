@@ -92,7 +92,7 @@ class SseSink:
             await self._wire.send({"type": "http.response.body", "body": chunk, "more_body": not last})
 
     def _passes(self, event: Event) -> bool:
-        if event.kind is Kind.OTHER:
+        if event.kind is Kind.OTHER or event.kind is Kind.ITEM:
             return True
         if event.kind is Kind.METADATA:
             return self._route is Route.CODEX or not event.type.startswith("codex.")

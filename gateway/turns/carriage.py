@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from accounts.states import Transport
 from gateway.diagnostics import Trace
 from gateway.errors import UpstreamRefused
+from gateway.protocol.chain import new_items
 from gateway.protocol.events import Event
-from gateway.turns.prepare import payload
+from gateway.turns.finish import finish_first
+from gateway.turns.prepare import Delta, payload
 from gateway.turns.request import TurnRequest
 from gateway.turns.routing import Routed, Router, credential_headers
 from gateway.upstream.exchange import Exchange, Target
@@ -23,11 +25,15 @@ NO_WEBSOCKET = frozenset({404, 405, 426, 501})
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A borrowed exchange (close it), what to send on it, and metadata that came while its lane was idle."""
+    """A borrowed exchange (close it), what to send on it, and metadata that came while its lane was idle.
+
+    `implicit` says that the gateway made the full request into a continuation.
+    """
 
     exchange: Exchange
     payload: bytes
     idle_events: list[Event]
+    implicit: bool = False
 
 
 class Carriage:
@@ -38,12 +44,15 @@ class Carriage:
         self._pool = pool
         self._http = http
 
-    async def open(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
-        """Borrow or dial; nothing is sent. Raises `UpstreamError`, `OwnerUnavailable` or `Overloaded`."""
+    async def open(self, request: TurnRequest, routed: Routed, trace: Trace, *, may_continue: bool = True) -> Opened:
+        """Borrow or dial; nothing is sent. Raises `UpstreamError`, `OwnerUnavailable` or `Overloaded`.
+
+        With `may_continue` a full request that extends what an idle lane holds is sent as a delta.
+        """
         if not routed.on_lane:
             return self._open_http(request, routed, trace)
         try:
-            return await self._open_lane(request, routed, trace)
+            return await self._open_lane(request, routed, trace, may_continue=may_continue)
         except UpstreamRefused as error:
             optional = routed.account.transport is Transport.AUTO and not request.body.is_delta
             if error.refusal.status not in NO_WEBSOCKET or not optional:
@@ -58,24 +67,45 @@ class Carriage:
         exchange = self._http.exchange(Target(account.id, account.base_url, headers, trace))
         return Opened(exchange, self._payload(request, routed), [])
 
-    async def _open_lane(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
-        account = routed.account
+    async def _open_lane(self, request: TurnRequest, routed: Routed, trace: Trace, *, may_continue: bool) -> Opened:
         previous = request.body.previous_response_id
-        exchange: LaneExchange
+        delta: Delta | None = None
         if previous is not None:
             exchange = await self._pool.borrow_owner(previous, request.key.id, request.lane_session)
         else:
-            if request.socket is not None:
-                await self._pool.retire_session(request.socket, but=account.id)
-            headers = for_handshake(request.headers, credential_headers(account))
-            key = LaneKey(account.id, request.key.id, request.lane_session)
-            exchange = await self._pool.borrow(key, Target(account.id, account.base_url, headers, trace))
+            key = LaneKey(routed.account.id, request.key.id, request.lane_session)
+            delta = self._find_delta(request, key) if may_continue else None
+            exchange = await self._borrow(request, routed, trace, key, delta)
+            if delta is not None and exchange.lane.anchor != delta.response_id:
+                # Another lane had to be taken than the one that was found; it holds nothing of this conversation.
+                delta = None
         try:
             events = await exchange.read_idle_events()
         except BaseException:  # whatever ended it, the borrowed lane goes back
-            await exchange.close(clean=False)
+            await finish_first(exchange.close(clean=False))
             raise
-        return Opened(exchange, self._payload(request, routed), events)
+        return Opened(exchange, self._payload(request, routed, delta), events, delta is not None)
 
-    def _payload(self, request: TurnRequest, routed: Routed) -> bytes:
-        return payload(request, routed.account.kind, moved=routed.moved, on_lane=routed.on_lane)
+    async def _borrow(
+        self, request: TurnRequest, routed: Routed, trace: Trace, key: LaneKey, delta: Delta | None
+    ) -> LaneExchange:
+        account = routed.account
+        if request.socket is not None:
+            await self._pool.retire_session(request.socket, but=account.id)
+        headers = for_handshake(request.headers, credential_headers(account))
+        target = Target(account.id, account.base_url, headers, trace)
+        return await self._pool.borrow(key, target, prefer=None if delta is None else delta.response_id)
+
+    def _find_delta(self, request: TurnRequest, key: LaneKey) -> Delta | None:
+        """The lane that already holds the beginning of this full request, as the delta that continues there."""
+        if request.socket is not None:
+            return None
+        for lane in self._pool.idle(key):
+            if lane.chain is not None and lane.chain.response_id == lane.anchor:
+                items = new_items(lane.chain, request.body)
+                if items is not None:
+                    return Delta(lane.chain.response_id, items)
+        return None
+
+    def _payload(self, request: TurnRequest, routed: Routed, delta: Delta | None = None) -> bytes:
+        return payload(request, routed.account.kind, moved=routed.moved, on_lane=routed.on_lane, delta=delta)

@@ -30,7 +30,7 @@ from gateway.turns.request import TurnRequest
 from gateway.turns.routing import Routed, Router, Tried
 from gateway.turns.settle import report, tell, write_outcome
 from gateway.turns.sink import Sink
-from gateway.turns.turn import Blame, Cause, Decision, Move, Outcome, Step, decide
+from gateway.turns.turn import Blame, BodyKind, Cause, Decision, Move, Outcome, Step, decide
 from gateway.turns.watch import Watch
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.pool import LanePool
@@ -71,6 +71,7 @@ class Turn:
         self._abort_error: GatewayError | None = None
         self._settling = False
         self._looked_at = 0
+        self._implicit = False
         self._tried = Tried()
         self._moves: list[Cause] = []
         self._routed: Routed | None = None
@@ -132,8 +133,10 @@ class Turn:
         record.attempts.append(routed.attempt)
         record.step(Step.ROUTE)
         trace = Trace(str(self._request.id), engine.replica, routed.account.name, len(record.attempts), engine.clock)
-        opened = await engine.carriage.open(self._request, routed, trace)
+        may_continue = Cause.PREVIOUS_NOT_FOUND not in self._moves
+        opened = await engine.carriage.open(self._request, routed, trace, may_continue=may_continue)
         self._exchange = exchange = opened.exchange
+        self._implicit = opened.implicit
         record.upstream = exchange.transport
         await engine.ledger.open(record)
         record.step(Step.SEND)
@@ -160,7 +163,10 @@ class Turn:
     async def _move_or_raise(self, error: GatewayError) -> None:
         """Leave the failed attempt for another one, or raise what the client has to be told."""
         cause = cause_of(error)
-        decision = decide(self.record.phase, cause, self._request.kind, self._moves)
+        # The gateway still holds the whole input of a delta it made itself; only the upstream's "not found" is about it.
+        made_by_us = self._implicit and cause is Cause.PREVIOUS_NOT_FOUND
+        kind = BodyKind.IMPLICIT if made_by_us else self._request.kind
+        decision = decide(self.record.phase, cause, kind, self._moves)
         routed = self._routed
         if routed is not None:
             routed.attempt["cause"], routed.attempt["move"] = cause, decision.move

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import msgspec
+from msgspec import Raw
 
 from accounts.states import Kind
 from gateway.protocol.body import Body, as_frame, as_http, parse_body, with_fields, without_item_ids
@@ -10,7 +14,15 @@ from gateway.turns.request import TurnRequest
 from gateway.upstream.headers import TURN_STATE
 
 
-def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A continuation made by the gateway: the response that a lane holds, and what is new since."""
+
+    response_id: str
+    items: Sequence[Raw]
+
+
+def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool, delta: Delta | None = None) -> bytes:
     """What is sent to an account of `kind`: a text frame for a lane, else a request body.
 
     `moved` says that another account carried the conversation before.
@@ -27,6 +39,9 @@ def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool) -> 
         changes["stream"] = True
     if on_lane and request.turn_state is not None and body.turn_state is None:
         changes["client_metadata"] = _with_turn_state(body, request.turn_state)
+    if delta is not None:
+        changes["previous_response_id"] = delta.response_id
+        changes["input"] = delta.items
     if not changes:
         return as_frame(body) if on_lane else as_http(body)
     return with_fields(body, changes | {"type": "response.create" if on_lane else None})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.errors import UpstreamRefused
-from gateway.protocol.events import Event, Kind, Terminal, read_created, read_error, read_terminal
+from gateway.protocol.chain import chain_of
+from gateway.protocol.events import Event, Kind, Terminal, item_of_done, read_created, read_error, read_terminal
 from gateway.turns.record import TurnRecord
 from gateway.turns.sink import Sink
 from gateway.turns.turn import Phase, Step
@@ -21,6 +22,9 @@ class Relay:
 
     def __init__(self, record: TurnRecord, sink: Sink, watch: Watch, on_start: Callable[[], None]) -> None:
         self.terminal: Terminal | None = None
+        # A client with a WebSocket of its own sends deltas itself; what others send in full may be made into one.
+        self._keeps_items = record.request.socket is None
+        self._items: list[bytes] = []
         self._record = record
         self._sink = sink
         self._watch = watch
@@ -40,6 +44,7 @@ class Relay:
             if record.phase is Phase.STARTED:
                 record.step(Step.STREAM)
             if self.terminal is not None:
+                self._remember(exchange)
                 return
 
     def _take(self, events: list[Event], exchange: Exchange) -> list[Event]:
@@ -59,6 +64,8 @@ class Relay:
         """Read an event that means something to the gateway; raises `UpstreamRefused` when it is a refusal."""
         if event.kind is Kind.METADATA:
             return
+        if event.kind is Kind.ITEM and self._keeps_items:
+            self._items.append(item_of_done(event))
         if self._record.phase is Phase.SENT:
             if event.kind is Kind.ERROR:
                 raise UpstreamRefused(read_error(event, self._record.clock.wall()))
@@ -76,6 +83,13 @@ class Relay:
             return read_terminal(event)
         refusal = read_error(event, self._record.clock.wall())
         return Terminal(event.type, "failed", error_code=refusal.code, error_message=refusal.message)
+
+    def _remember(self, exchange: Exchange) -> None:
+        """Note on the exchange what a later full request would have to extend."""
+        terminal, request = self.terminal, self._record.request
+        if self._keeps_items and exchange.transport == "websocket" and terminal is not None:
+            done = terminal.status == "completed" and terminal.response_id is not None
+            exchange.remember(chain_of(request.body, terminal.response_id or "", self._items) if done else None)
 
     def _publish(self, exchange: Exchange, terminal: Terminal) -> None:
         """Before the client can see the terminal event, what continues the response must find its owner."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.diagnostics import Trace
+from gateway.protocol.chain import Chain
 from gateway.protocol.events import Event
 
 
@@ -53,6 +54,9 @@ class Exchange(Protocol):
 
     def publish(self, response_id: str) -> None:
         """The response is complete: what continues it belongs to this exchange's connection."""
+
+    def remember(self, chain: Chain | None) -> None:
+        """The connection now holds `chain`, which a later full request may prove to extend."""
 
     async def close(self, *, clean: bool) -> None:
         """End the upstream's work; returns when it has really ended, or after the close timeout.

@@ -11,6 +11,7 @@ from gateway.clock import Clock
 from gateway.conf import MIB, Tunables
 from gateway.diagnostics import address
 from gateway.errors import Refusal, UpstreamLost, UpstreamRefused
+from gateway.protocol.chain import Chain
 from gateway.protocol.events import Event, refusal_from_http
 from gateway.protocol.sse import SseSplitter
 from gateway.upstream.exchange import Target
@@ -121,6 +122,9 @@ class HttpExchange:
 
     def publish(self, response_id: str) -> None:
         """Over HTTP no connection owns a response."""
+
+    def remember(self, chain: Chain | None) -> None:
+        """Over HTTP no connection holds a conversation."""
 
     async def close(self, *, clean: bool) -> None:
         if self._response is None:

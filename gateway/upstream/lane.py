@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gateway.errors import ConnectFailed, UpstreamError, UpstreamLost
+from gateway.protocol.chain import Chain
 from gateway.protocol.events import Event, Kind, read_event
 from gateway.upstream.connection import LaneConnection
 
@@ -73,6 +74,7 @@ class Lane:
         self.generation = generation
         self.state = LaneState.CONNECTING
         self.anchor: str | None = None
+        self.chain: Chain | None = None
         self.opened_at = 0.0
         self.idle_since = 0.0
         self._keeper = keeper
@@ -167,6 +169,9 @@ class LaneExchange:
 
     def publish(self, response_id: str) -> None:
         self._keeper.publish(self.lane, response_id)
+
+    def remember(self, chain: Chain | None) -> None:
+        self.lane.chain = chain
 
     async def close(self, *, clean: bool) -> None:
         self.lane.on_backlog = None

@@ -65,9 +65,18 @@ class LanePool:
             raise OwnerGone("The upstream connection that made the previous response no longer answers.")
         return LaneExchange(lane, self)
 
-    async def borrow(self, key: LaneKey, target: Target) -> LaneExchange:
-        """Borrow an idle lane of `key`, or dial one; raises `ConnectFailed`, `UpstreamRefused` or `Overloaded`."""
-        while (lane := self._idle(self._by_key.get(key, ()))) is not None:
+    def idle(self, key: LaneKey) -> list[Lane]:
+        """The idle lanes of `key`, the last used first."""
+        lanes = [lane for lane in self._by_key.get(key, ()) if lane.state is LaneState.OPEN]
+        return sorted(lanes, key=lambda lane: lane.idle_since, reverse=True)
+
+    async def borrow(self, key: LaneKey, target: Target, prefer: str | None = None) -> LaneExchange:
+        """Borrow an idle lane of `key`, the one with the anchor `prefer` if it is there, or dial one.
+
+        Raises `ConnectFailed`, `UpstreamRefused` or `Overloaded`.
+        """
+        while idle := self.idle(key):
+            lane = next((lane for lane in idle if prefer is not None and lane.anchor == prefer), idle[0])
             if self._too_old(lane):
                 await self._close(lane)
             elif await self._claim(lane):
@@ -77,6 +86,8 @@ class LanePool:
     async def give_back(self, lane: Lane, *, clean: bool) -> None:
         """The turn is done with the lane: keep it when `clean`, else close it. Returns when that has happened."""
         if lane.state is LaneState.BUSY and clean:
+            if lane.anchor is None:
+                lane.chain = None
             lane.step(LaneStep.GIVE_BACK)
             lane.idle_since = self._clock.monotonic()
             return
@@ -137,13 +148,6 @@ class LanePool:
     async def close(self) -> None:
         """Close every lane, busy or not."""
         await self._close_all(lane for lane in self if lane.state is not LaneState.CONNECTING)
-
-    def _idle(self, lanes: Iterable[Lane]) -> Lane | None:
-        return max(
-            (lane for lane in lanes if lane.state is LaneState.OPEN),
-            key=lambda lane: lane.idle_since,
-            default=None,
-        )
 
     def _too_old(self, lane: Lane) -> bool:
         return self._clock.monotonic() - lane.opened_at > self._tunables.lane_max_age

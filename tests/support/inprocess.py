@@ -44,6 +44,8 @@ def account(number: int, name: str, base_url: str, **changes: Any) -> AccountSna
         account_id="",
         revision=1,
     )
+    if "transport" in changes:
+        changes["transport"] = Transport(changes["transport"])
     return replace(snapshot, **changes)
 
 
@@ -63,7 +65,9 @@ class World:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def post(self, body: dict[str, Any], path: str = "/backend-api/codex/responses", **headers: str) -> httpx.Response:
+    async def post(
+        self, body: dict[str, Any], path: str = "/backend-api/codex/responses", **headers: str
+    ) -> httpx.Response:
         """Post a turn and read its whole answer."""
         return await self.client.post(self.url + path, json=body, headers=headers)
 
@@ -122,7 +126,12 @@ async def running(store: MemoryStore, tunables: Tunables) -> AsyncIterator[tuple
     app = traffic_app(lambda: runtime.gate, document_app(not_found))
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, lifespan="off", log_level="critical", ws="websockets-sansio", ws_max_size=64 * 1024 * 1024, timeout_graceful_shutdown=5
+        app,
+        lifespan="off",
+        log_level="critical",
+        ws="websockets-sansio",
+        ws_max_size=64 * 1024 * 1024,
+        timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
     await runtime.start()

@@ -11,7 +11,12 @@ import pytest
 from gateway.conf import Tunables
 from tests.support.inprocess import world
 
-HELLO = {"model": "gpt-5.5", "stream": True, "store": False, "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]}
+HELLO = {
+    "model": "gpt-5.5",
+    "stream": True,
+    "store": False,
+    "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+}
 FRAME = {"type": "response.create", **HELLO}
 
 
