@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from gateway.consumers.render import document
 from gateway.consumers.wire import ClientWire, send_document, shown
+from gateway.errors import UpstreamLost
 from gateway.protocol.events import Event, Kind, item_of_done, join_output, response_of_terminal
-from gateway.turns.answers import Answer
+from gateway.turns.answers import Answer, answer
+from gateway.turns.request import Route
 
 
 class JsonSink:
@@ -27,10 +29,17 @@ class JsonSink:
                 self._items.append(item_of_done(event))
         last = events[-1] if events else None
         if last is not None and last.kind is Kind.TERMINAL:
-            body = join_output(response_of_terminal(last), self._items)
-            await send_document(self._wire, 200, body, self._headers)
+            await self._send_response(last)
         elif last is not None and last.kind is Kind.ERROR:
             await send_document(self._wire, 502, last.data, self._headers)
+
+    async def _send_response(self, terminal: Event) -> None:
+        try:
+            body = join_output(response_of_terminal(terminal), self._items)
+        except UpstreamLost as error:
+            await self.refuse(answer(error, Route.V1))
+        else:
+            await send_document(self._wire, 200, body, self._headers)
 
     async def refuse(self, answer: Answer) -> None:
         await send_document(self._wire, answer.status, document(answer), self._headers | dict(answer.headers))

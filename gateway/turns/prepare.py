@@ -50,5 +50,5 @@ def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool, del
 def _with_turn_state(body: Body, turn_state: str) -> dict[str, msgspec.Raw]:
     """On a lane turn state travels inside the body, since one handshake serves many requests."""
     known = body.fields.get("client_metadata")
-    metadata = msgspec.json.decode(known, type=dict[str, msgspec.Raw]) if known is not None else {}
-    return metadata | {TURN_STATE: msgspec.Raw(msgspec.json.encode(turn_state))}
+    metadata = None if known is None else msgspec.json.decode(known, type=dict[str, msgspec.Raw] | None)
+    return (metadata or {}) | {TURN_STATE: msgspec.Raw(msgspec.json.encode(turn_state))}
