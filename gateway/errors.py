@@ -3,6 +3,7 @@
 GatewayError
 ├── ClientError                 the request cannot be carried as it is; 400 unless the class says otherwise
 │   ├── InvalidBody             JSON, encoding, size, frame kinds: `code` says which
+│   ├── WebSocketUnavailable    every account is reached over HTTP (426)
 │   └── Unauthorized            no valid key (401)
 ├── LocalRefusal                this gateway refuses; no upstream was contacted
 │   ├── Overloaded              a limit of ours is reached: `code` names it, `retry_after` says when to come back
@@ -67,6 +68,13 @@ class Unauthorized(ClientError):
 
     status = 401
     code = "invalid_api_key"
+
+
+class WebSocketUnavailable(ClientError):
+    """No account can be reached by WebSocket; the client should use HTTP. 426 makes the Codex client do so at once."""
+
+    status = 426
+    code = "websocket_unavailable"
 
 
 class LocalRefusal(GatewayError):

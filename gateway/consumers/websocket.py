@@ -9,7 +9,7 @@ from collections import deque
 from gateway.consumers.base import GatewayConsumer, Receive, Scope, Send, client_left
 from gateway.consumers.render import document, frame
 from gateway.consumers.websocket_sink import WebSocketSink
-from gateway.errors import ClientLost, GatewayError, InvalidBody, Stopping
+from gateway.errors import ClientLost, GatewayError, InvalidBody, Stopping, WebSocketUnavailable
 from gateway.keys import KeySnapshot
 from gateway.protocol.body import parse_body
 from gateway.turns.answers import Answer, answer
@@ -39,6 +39,8 @@ class ResponsesWebSocket(GatewayConsumer):
         await receive()  # websocket.connect
         try:
             key = self.authenticate()
+            if not self.gate.engine.router.offers_websocket():
+                raise WebSocketUnavailable("Every account of this gateway is reached over HTTP; use HTTP.")
             await self._accept()
         except ClientLost:
             return

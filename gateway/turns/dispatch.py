@@ -163,7 +163,7 @@ class Turn:
     async def _move_or_raise(self, error: GatewayError) -> None:
         """Leave the failed attempt for another one, or raise what the client has to be told."""
         cause = cause_of(error)
-        # The gateway still holds the whole input of a delta it made itself; only the upstream's "not found" is about it.
+        # The gateway still holds the whole input of a delta it made itself; only "not found" is about the delta.
         made_by_us = self._implicit and cause is Cause.PREVIOUS_NOT_FOUND
         kind = BodyKind.IMPLICIT if made_by_us else self._request.kind
         decision = decide(self.record.phase, cause, kind, self._moves)
