@@ -12,7 +12,8 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from gateway.keys import KeySnapshot, NewKey, new_key
-from gateway.models import ApiKey, Replica
+from gateway.models import ApiKey, Replica, Turn
+from gateway.turns.turn import Outcome
 
 
 def load_keys() -> Sequence[KeySnapshot]:
@@ -47,6 +48,15 @@ def unregister_replica(replica: uuid.UUID) -> None:
     """The process has ended in good order."""
     now = datetime.now(UTC)
     Replica.objects.filter(id=replica).update(heartbeat_at=now, stopped_at=now)
+
+
+def close_dead_process(process: int) -> None:
+    """The process with this id on this machine has died: end its replica and close its open turns."""
+    now = datetime.now(UTC)
+    dead = Replica.objects.filter(host=socket.gethostname(), process=process, stopped_at=None)
+    for replica in dead.values_list("id", flat=True):
+        Replica.objects.filter(id=replica).update(stopped_at=now)
+        Turn.objects.filter(replica=replica, outcome="").update(outcome=Outcome.INTERRUPTED, cause="process_died")
 
 
 def unapplied_migrations() -> int:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
-import sys
+import asyncio
+import socket
 from argparse import ArgumentParser
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from asgiref.typing import ASGI3Application
@@ -10,36 +13,14 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from accounts.credentials import CredentialsError
-from gateway import install, logs
+from gateway import install, logs, rows
 from gateway.conf import Tunables
+from gateway.management.announce import announcement
 from gateway.management.ports import configured_port
-from gateway.server import Endpoint, GatewayServer, ListenError, ServerLimits, TcpEndpoint
-from gateway.version import VERSION
+from gateway.server import Endpoint, GatewayServer, InheritedSocket, ListenError, ServerLimits, TcpEndpoint
+from gateway.workers import Supervisor, tell_ready, worker_command
 
-FIRST_START = """
-First start. These are shown once:
-  admin     {url}/admin/  user {admin}, password {password}
-  API key   {key}
-
-For the Codex CLI, in ~/.codex/config.toml:
-
-  model_provider = "pointsman"
-
-  [model_providers.pointsman]
-  name = "Pointsman"
-  base_url = "{url}/backend-api/codex"
-  env_key = "POINTSMAN_API_KEY"
-  wire_api = "responses"
-  supports_websockets = true
-
-and in its terminal: export POINTSMAN_API_KEY={key}
-"""
-NO_ACCOUNT = """
-No account yet. In another terminal, add one with
-  {python} manage.py add_account NAME --kind codex --auth-json ~/.codex/auth.json
-or
-  {python} manage.py add_account NAME --kind openai --api-key-file FILE
-"""
+BACKLOG = 1024
 
 
 class Command(BaseCommand):
@@ -50,13 +31,24 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
         parser.add_argument("--port", type=int, help="port to listen on (default: PORT, GATEWAY_PORT or 8045)")
+        parser.add_argument("--fd", type=int, help="serve on this inherited listening socket instead")
+        parser.add_argument("--workers", type=int, default=1, help="processes to run (default: %(default)s)")
 
-    def handle(self, *, host: str, port: int | None, **options: object) -> None:
+    def handle(self, *, host: str, port: int | None, fd: int | None, workers: int, **options: object) -> None:
+        if workers < 1:
+            raise CommandError("--workers must be at least 1.")
         logs.configure()
         self._prepare()
-        secrets = install.make_first_secrets()
+        secrets = None if fd is not None else install.make_first_secrets()
+        # Asked here: the database may not be used once the event loop runs.
+        announce = partial(announcement, secrets=secrets, empty=not install.has_accounts())
         endpoint = TcpEndpoint(host, configured_port() if port is None else port)
-        self._run(endpoint, secrets)
+        if fd is not None:
+            serve_one(InheritedSocket(fd), lambda address: tell_ready())
+        elif workers == 1:
+            serve_one(endpoint, lambda address: self._say(announce(address)))
+        else:
+            supervise(endpoint, workers, lambda address: self._say(announce(address)))
 
     def _prepare(self) -> None:
         try:
@@ -69,37 +61,50 @@ class Command(BaseCommand):
                 f"The database cannot be used ({error}); check DATABASE_URL and GATEWAY_DATA_DIR."
             ) from None
 
-    def _run(self, endpoint: Endpoint, secrets: install.FirstSecrets | None) -> None:
-        from gateway.asgi import application
-
-        async def shut_down() -> None:
-            await server.stop_listening()
-            await application.shutdown()
-
-        server = GatewayServer(
-            cast(ASGI3Application, application),
-            [endpoint],
-            limits=limits(settings.GATEWAY),
-            on_startup=application.startup,
-            on_shutdown=shut_down,
-            ready=lambda addresses: self._announce(addresses[0], secrets),
-        )
-        try:
-            server.run()
-        except ListenError as error:
-            raise CommandError(str(error)) from None
-
-    def _announce(self, address: tuple[str, int], secrets: install.FirstSecrets | None) -> None:
-        host, port = address
-        url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
-        self.stdout.write(f"Pointsman {VERSION} is ready on {url}")
-        if secrets is not None:
-            self.stdout.write(
-                FIRST_START.format(url=url, admin=install.ADMIN, password=secrets.password, key=secrets.key)
-            )
-        if not install.has_accounts():
-            self.stdout.write(NO_ACCOUNT.format(python=sys.executable))
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
         self.stdout.flush()
+
+
+def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> None:
+    """Serve in this process until it is told to stop."""
+    from gateway.asgi import application
+
+    async def shut_down() -> None:
+        await server.stop_listening()
+        await application.shutdown()
+
+    server = GatewayServer(
+        cast(ASGI3Application, application),
+        [endpoint],
+        limits=limits(settings.GATEWAY),
+        on_startup=application.startup,
+        on_shutdown=shut_down,
+        ready=lambda addresses: ready(addresses[0]),
+    )
+    try:
+        server.run()
+    except ListenError as error:
+        raise CommandError(str(error)) from None
+
+
+def supervise(endpoint: TcpEndpoint, workers: int, ready: Callable[[tuple[str, int]], None]) -> None:
+    """Listen here and let `workers` processes serve."""
+    try:
+        listener = socket.create_server((endpoint.host, endpoint.port), backlog=BACKLOG)
+    except OSError as error:
+        raise CommandError(f"Cannot listen on {endpoint.host}:{endpoint.port} ({error.strerror}).") from None
+    address = listener.getsockname()[:2]
+    supervisor = Supervisor(listener, workers, worker_command, bury)
+    try:
+        asyncio.run(supervisor.run(lambda: ready(address)))
+    except RuntimeError as error:
+        raise CommandError(str(error)) from None
+
+
+async def bury(process: int) -> None:
+    """A worker died: its turns are closed as interrupted at once."""
+    await asyncio.to_thread(rows.close_dead_process, process)
 
 
 def limits(tunables: Tunables) -> ServerLimits:
