@@ -26,6 +26,32 @@ class ApiKey(models.Model):
         return self.name
 
 
+class Session(models.Model):
+    """A conversation and the account it lives on. `digest` hides the client's own id for it.
+
+    `abandoned_at` marks a session that a purge found on an account nobody can use; the next purge deletes it unless
+    it was used meanwhile.
+    """
+
+    client = models.BigIntegerField()
+    kind = models.CharField(max_length=20)
+    digest = models.CharField(max_length=64)
+    account_id = models.BigIntegerField(db_index=True)
+    strength = models.CharField(max_length=4)
+    created_at = models.DateTimeField(auto_now_add=True)
+    used_at = models.DateTimeField(db_index=True)
+    abandoned_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-used_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["client", "kind", "digest"], name="session_is_unique"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.digest[:12]}"
+
+
 class Replica(models.Model):
     """One gateway process. A replica whose heartbeat is old is dead, and its open turns were interrupted."""
 

@@ -43,6 +43,8 @@ UPKEEP_INTERVAL = 1.0
 DEAD_AFTER = timedelta(seconds=30)
 STALLED_AFTER = 2.0
 STORE_PATIENCE = 2.0
+# Each look at other replicas' sessions reaches back this far, for clocks that differ and commits that come late.
+SESSION_OVERLAP = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class Runtime:
         self.pool = LanePool(t, clock, network.dial)
         self.http = network.http
         self.ledger = Ledger(partial(self._store.write_turns, self.id))
-        router = Router(self.registry, SessionTable(t.soft_session_ttl), self.streams, self.pool, clock)
+        self.sessions = SessionTable(t.soft_session_ttl)
+        router = Router(self.registry, self.sessions, self.streams, self.pool, clock)
         running: set[Turn] = set()
         self.engine = Engine(
             replica=str(self.id),
@@ -103,10 +106,9 @@ class Runtime:
     async def start(self) -> None:
         """Load what traffic reads from memory and begin upkeep; raises `StoreError`."""
         await self._store.register(self.id)
-        interrupted = await self._store.close_interrupted(DEAD_AFTER)
-        if interrupted:
-            log.warning("interrupted_turns_closed", turns=interrupted)
+        report_interrupted(await self._store.close_interrupted(DEAD_AFTER))
         self.keys.replace(await self._store.load_keys())
+        await self._learn_sessions(since=0.0)
         await self.registry.refresh()
         self._spawn(self.ledger.run())
         self._spawn(self.registry.run())
@@ -162,7 +164,7 @@ class Runtime:
         self._tasks.append(asyncio.ensure_future(work))
 
     async def _upkeep(self) -> None:
-        """Once a second: keys, then lanes; every tenth time the heartbeat and when keys were used."""
+        """Once a second: lanes, then keys; every tenth time the heartbeat, dead processes, and when keys were used."""
         tick = 0
         while True:
             await asyncio.sleep(UPKEEP_INTERVAL)
@@ -171,13 +173,20 @@ class Runtime:
             await self.pool.sweep()
             try:
                 self.keys.replace(await self._store.load_keys())
+                await self._learn_sessions(since=self._clock.wall() - SESSION_OVERLAP)
                 if tick % 10 == 0:
                     used, self._used_keys = self._used_keys, {}
                     await self._store.beat(self.id)
+                    report_interrupted(await self._store.close_dead(DEAD_AFTER))
                     await self._store.mark_used(used)
             except StoreError as error:
                 # What is in memory stays good; the next second tries again.
                 log.error("upkeep_failed", error=type(error).__name__)
+
+    async def _learn_sessions(self, since: float) -> None:
+        """Know what other replicas, or an earlier process, have written of conversations."""
+        soft_since = self._clock.wall() - self._tunables.soft_session_ttl
+        self.sessions.learn(await self._store.load_sessions(since, soft_since))
 
     async def _can_write(self) -> bool:
         try:
@@ -212,3 +221,9 @@ class Runtime:
         task = asyncio.ensure_future(work)
         self._closers.add(task)
         task.add_done_callback(self._closers.discard)
+
+
+def report_interrupted(turns: int) -> None:
+    """Log that the ledger had open turns of processes that are no more."""
+    if turns:
+        log.warning("interrupted_turns_closed", turns=turns)

@@ -15,6 +15,8 @@ from django.db import DatabaseError
 from accounts import store as account_rows
 from accounts.registry import AccountSnapshot, StateChange
 from gateway import rows
+from gateway.continuity import store as session_rows
+from gateway.continuity.sessions import Session
 from gateway.database import DatabaseThreads
 from gateway.keys import KeySnapshot
 from gateway.turns import ledger_store
@@ -42,7 +44,13 @@ class Store(Protocol):
         """The process has ended in good order."""
 
     async def close_interrupted(self, dead_after: timedelta) -> int:
-        """Close the open turns of processes that ended, or whose last beat is older; how many there were."""
+        """At a start: close the open turns of every process that is not alive; how many there were.
+
+        A process is dead when its last beat is older than `dead_after`, or when the store can tell sooner.
+        """
+
+    async def close_dead(self, dead_after: timedelta) -> int:
+        """Every few seconds: close the open turns of processes that have died since; how many there were."""
 
     async def load_keys(self) -> Sequence[KeySnapshot]:
         """All keys, off ones included."""
@@ -56,8 +64,11 @@ class Store(Protocol):
     async def persist_state(self, change: StateChange) -> bool:
         """Write a change of state if its conditions still hold; whether they did."""
 
+    async def load_sessions(self, since: float, soft_since: float) -> Sequence[Session]:
+        """Sessions used after `since` (unix seconds), soft ones only after `soft_since`, the last used at the end."""
+
     async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
-        """Insert or replace the rows of these turns, all or none."""
+        """Insert or replace the rows of these turns and of the sessions they carry, all or none."""
 
     async def unapplied_migrations(self) -> int:
         """How many migrations the database lacks."""
@@ -86,6 +97,9 @@ class DatabaseStore:
     async def close_interrupted(self, dead_after: timedelta) -> int:
         return await self._run(ledger_store.close_interrupted, datetime.now(UTC), dead_after)
 
+    async def close_dead(self, dead_after: timedelta) -> int:
+        return await self._run(ledger_store.close_dead, datetime.now(UTC), dead_after)
+
     async def load_keys(self) -> Sequence[KeySnapshot]:
         return await self._run(rows.load_keys)
 
@@ -97,6 +111,9 @@ class DatabaseStore:
 
     async def persist_state(self, change: StateChange) -> bool:
         return await self._run(account_rows.change_state, change)
+
+    async def load_sessions(self, since: float, soft_since: float) -> Sequence[Session]:
+        return await self._run(session_rows.load_sessions, since, soft_since)
 
     async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
         try:

@@ -77,7 +77,7 @@ class Turn:
         self._routed: Routed | None = None
         self._exchange: Exchange | None = None
         self._watch = Watch(engine.tunables, sink, self.abort)
-        self._relay = Relay(self.record, sink, self._watch, self._bind)
+        self._relay = Relay(self.record, sink, self._watch)
 
     def abort(self, error: GatewayError) -> None:
         """End the turn with `error`, at whatever it is waiting for; without effect once it is settling."""
@@ -138,6 +138,7 @@ class Turn:
         self._exchange = exchange = opened.exchange
         self._implicit = opened.implicit
         record.upstream = exchange.transport
+        record.session = engine.router.bind(self._request, routed.account.id)
         await engine.ledger.open(record)
         record.step(Step.SEND)
         self._watch.sent()
@@ -147,11 +148,6 @@ class Turn:
         if opened.idle_events:
             await self._sink.deliver(opened.idle_events)
         await self._relay.run(exchange)
-
-    def _bind(self) -> None:
-        """The account has begun to answer: the conversation lives there now."""
-        if self._routed is not None:
-            self._engine.router.bind(self._request, self._routed.account.id)
 
     def backlog(self) -> int:
         """Bytes from the upstream that wait for the client."""

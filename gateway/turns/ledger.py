@@ -97,9 +97,17 @@ class Ledger:
         except LedgerError as error:
             log.error("ledger_write_failed", turns=len(records), error=str(error))
             failure = error
-            self._closing = closing + self._closing
+        except Exception as error:
+            # A defect of ours or of the store: were it to end this task, every turn to come would wait forever.
+            log.exception("ledger_defect", turns=len(records))
+            failure = LedgerError(f"{type(error).__name__} while writing the ledger")
         finally:
             self._writing = 0
+        if failure is not None:
+            self._closing = closing + self._closing
+        else:
+            for record in records:
+                record.session = None
         for _, future in opening:
             if future.done():
                 continue

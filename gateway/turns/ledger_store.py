@@ -6,8 +6,10 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from django.db import transaction
 from django.db.models import Q
 
+from gateway.continuity.store import write_sessions
 from gateway.models import Replica, Turn
 from gateway.protocol.events import Usage
 from gateway.turns.record import TurnRecord
@@ -18,9 +20,16 @@ UPDATED = [field.name for field in Turn._meta.fields if field.name != "id"]
 
 
 def write(replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
-    """Insert or replace the rows of `records` in one transaction; raises Django's database errors."""
+    """Insert or replace the rows of `records`, and of their sessions, in one transaction.
+
+    Raises Django's database errors, and then nothing was written.
+    """
     rows = [row(replica, record) for record in records]
-    Turn.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=UPDATED)
+    sessions = {record.session.key: record.session for record in records if record.session is not None}
+    with transaction.atomic():
+        if sessions:
+            write_sessions(list(sessions.values()))
+        Turn.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=UPDATED)
 
 
 def row(replica: uuid.UUID, record: TurnRecord) -> Turn:
@@ -63,8 +72,25 @@ def row(replica: uuid.UUID, record: TurnRecord) -> Turn:
 
 
 def close_interrupted(now: datetime, dead_after: timedelta) -> int:
-    """Close the open turns of replicas that stopped or whose heartbeat is older than `dead_after`; the count."""
-    alive = Replica.objects.filter(stopped_at=None, heartbeat_at__gt=now - dead_after).values("id")
-    return Turn.objects.filter(~Q(replica__in=alive), outcome="").update(
-        outcome=Outcome.INTERRUPTED, cause="process_died"
-    )
+    """Close the open turns of every replica that is not alive, known or not; the count.
+
+    It looks at the whole ledger, so it is for the start of a process; `close_dead` is for every few seconds.
+    """
+    closed = close_dead(now, dead_after)
+    alive = Replica.objects.filter(stopped_at=None).values("id")
+    return closed + _interrupt(Turn.objects.filter(~Q(replica__in=alive)))
+
+
+def close_dead(now: datetime, dead_after: timedelta) -> int:
+    """End the replicas that have died and close their open turns; how many turns there were."""
+    dead = rows.dead_replicas(now, dead_after)
+    if not dead:
+        return 0
+    with transaction.atomic():
+        closed = _interrupt(Turn.objects.filter(replica__in=dead))
+        Replica.objects.filter(id__in=dead).update(stopped_at=now)
+    return closed
+
+
+def _interrupt(turns: QuerySet[Turn]) -> int:
+    return turns.filter(outcome="").update(outcome=Outcome.INTERRUPTED, cause="process_died")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from gateway.clock import Clock
+from gateway.continuity.sessions import Session
 from gateway.protocol.events import Usage
 from gateway.turns.request import TurnRequest
 from gateway.turns.turn import Outcome, Phase, Step, advance
@@ -27,7 +28,8 @@ class Attempt(TypedDict, total=False):
 class TurnRecord:
     """One turn and one row of the ledger. Only the turn's own task writes to it.
 
-    `phases` holds when each phase was first reached, in milliseconds since the request was received.
+    `phases` holds when each phase was first reached, in milliseconds since the request was received; `session` is
+    what of its conversation has to be written with it.
     """
 
     request: TurnRequest
@@ -46,6 +48,7 @@ class TurnRecord:
     response_bytes: int = 0
     events: int = 0
     usage: Usage | None = None
+    session: Session | None = None
 
     def step(self, step: Step) -> None:
         """Go on to the next phase; raises `IllegalStep` when this one does not allow it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gateway.errors import UpstreamRefused
 from gateway.protocol.chain import chain_of
 from gateway.protocol.events import Event, Kind, Terminal, item_of_done, read_created, read_error, read_terminal
@@ -20,7 +18,7 @@ class Relay:
     Per event there is no decoding, no query, no log line and no other task: only a look at its kind.
     """
 
-    def __init__(self, record: TurnRecord, sink: Sink, watch: Watch, on_start: Callable[[], None]) -> None:
+    def __init__(self, record: TurnRecord, sink: Sink, watch: Watch) -> None:
         self.terminal: Terminal | None = None
         # A client with a WebSocket of its own sends deltas itself; what others send in full may be made into one.
         self._keeps_items = record.request.socket is None
@@ -28,7 +26,6 @@ class Relay:
         self._record = record
         self._sink = sink
         self._watch = watch
-        self._on_start = on_start
 
     async def run(self, exchange: Exchange) -> None:
         """Deliver everything; returns after the terminal event. Raises `UpstreamError`s and `ClientLost`."""
@@ -71,7 +68,6 @@ class Relay:
                 raise UpstreamRefused(read_error(event, self._record.clock.wall()))
             self._record.step(Step.START)
             self._watch.started()
-            self._on_start()
         if event.kind is Kind.CREATED:
             self._record.response_id = read_created(event) or ""
         elif event.kind in (Kind.TERMINAL, Kind.ERROR):

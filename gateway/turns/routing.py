@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from accounts.registry import AccountSnapshot, Registry
 from accounts.selection import Choice, Reason, SelectionRequest, choose, describe
 from accounts.states import Kind, Transport
 from gateway.clock import Clock
 from gateway.continuity.rules import Strength
-from gateway.continuity.sessions import SessionTable
-from gateway.errors import AccountsLimited, GatewayError, InvalidBody, NoUsableAccount, OwnerGone
+from gateway.continuity.sessions import Session, SessionTable
+from gateway.errors import AccountsLimited, GatewayError, InvalidBody, NoUsableAccount, Overloaded, OwnerGone
 from gateway.turns.record import Attempt
 from gateway.turns.request import Downstream, TurnRequest
 from gateway.turns.slots import AccountStreams, Offer, Stream
 from gateway.turns.turn import BodyKind
 from gateway.upstream.connection import MAX_FRAME
 from gateway.upstream.pool import LanePool
+
+# Seconds that a client can be asked to wait before it tries again; a longer rest is told as a limit with its end.
+SHORT_REST = 60.0
 
 
 @dataclass(slots=True)
@@ -85,11 +89,15 @@ class Router:
             stream.release()
             raise
 
-    def bind(self, request: TurnRequest, account_id: int) -> None:
-        """The account has begun to answer: the conversation lives there now."""
-        if request.session is not None:
-            strength = Strength.SOFT if request.kind is BodyKind.FREE else Strength.HARD
-            self._sessions.bind(request.session, account_id, strength, self._clock.monotonic())
+    def bind(self, request: TurnRequest, account_id: int) -> Session | None:
+        """The account is about to receive the request: the conversation lives there now.
+
+        Returns the session when it has to be written down together with the turn.
+        """
+        if request.session is None:
+            return None
+        strength = Strength.SOFT if request.kind is BodyKind.FREE else Strength.HARD
+        return self._sessions.bind(request.session, account_id, strength, self._clock.wall())
 
     def without_websocket(self, account: AccountSnapshot) -> None:
         """The account's upstream speaks no WebSocket: from now on `auto` means HTTP for it."""
@@ -122,7 +130,7 @@ class Router:
             return SelectionRequest(required=lane.key.account_id, model=model)
         session = None
         if request.session is not None:
-            session = self._sessions.find(request.session, self._clock.monotonic())
+            session = self._sessions.find(request.session, self._clock.wall())
         if session is None:
             return SelectionRequest(model=model)
         if request.kind is BodyKind.FREE:
@@ -149,7 +157,7 @@ class Router:
             raise NoUsableAccount("The account was removed while the turn waited for it.")
         session = None
         if request.session is not None:
-            session = self._sessions.find(request.session, self._clock.monotonic())
+            session = self._sessions.find(request.session, self._clock.wall())
         on_lane = self._on_lane(account, request)
         attempt = Attempt(
             account=account.name,
@@ -185,15 +193,25 @@ class Router:
         if choice.missing_owner is not None:
             return OwnerGone("The account that owns this conversation is no longer in the pool.")
         if Reason.LIMITED in reasons:
-            resets_at = choice.resets_at
-            return AccountsLimited(
-                f"The usage limit has been reached ({describe(choice)}).",
-                resets_at=None if resets_at is None else int(resets_at),
-            )
+            return self._limited(choice)
         if not reasons:
             return NoUsableAccount("No account yet: the operator adds one with `manage.py add_account`.")
         return NoUsableAccount(
             f"No account can take this request ({describe(choice)}); the operator can see why in the admin."
+        )
+
+    def _limited(self, choice: Choice) -> GatewayError:
+        """Clients give up on a usage limit, so accounts that only rest for a moment are not called that."""
+        resets_at = choice.resets_at
+        if resets_at is not None and resets_at - self._clock.wall() <= SHORT_REST:
+            return Overloaded(
+                f"Every account rests for a moment ({describe(choice)}); no upstream was contacted.",
+                code="accounts_resting",
+                retry_after=max(1, ceil(resets_at - self._clock.wall())),
+            )
+        return AccountsLimited(
+            f"The usage limit has been reached ({describe(choice)}).",
+            resets_at=None if resets_at is None else int(resets_at),
         )
 
 

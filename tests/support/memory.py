@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from accounts.registry import AccountSnapshot, StateChange
+from gateway.continuity.rules import SessionKey, Strength
+from gateway.continuity.sessions import Session
 from gateway.keys import KeySnapshot
 from gateway.storage import StoreError
 from gateway.turns.ledger import LedgerError
@@ -25,6 +27,7 @@ class MemoryStore:
     turns: dict[uuid.UUID, dict[str, Any]] = field(default_factory=dict)
     writes: list[list[tuple[uuid.UUID, str]]] = field(default_factory=list)
     replicas: dict[uuid.UUID, bool] = field(default_factory=dict)
+    sessions: dict[SessionKey, Session] = field(default_factory=dict)
     broken: bool = False
 
     def _check(self) -> None:
@@ -76,11 +79,19 @@ class MemoryStore:
         )
         return True
 
+    async def load_sessions(self, since: float, soft_since: float) -> Sequence[Session]:
+        self._check()
+        alive = [s for s in self.sessions.values() if s.strength is Strength.HARD or s.used_at > soft_since]
+        return sorted((s for s in alive if s.used_at > since), key=lambda session: session.used_at)
+
     async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
         if self.broken:
             raise LedgerError("the store is broken on purpose")
         rows = [row(replica, record) for record in records]
         self.writes.append([(turn.id, turn.outcome) for turn in rows])
+        for record in records:
+            if record.session is not None:
+                self.sessions[record.session.key] = record.session
         for turn in rows:
             self.turns[turn.id] = {field.name: getattr(turn, field.name) for field in turn._meta.fields}
 

@@ -31,5 +31,5 @@ class Steps:
             value, error = None, None
             try:
                 value = yield waiting_for
-            except BaseException as thrown:
+            except BaseException as thrown:  # noqa: BLE001  # passed on to the work, whatever it is
                 error = thrown
