@@ -29,7 +29,7 @@ class ApiKey(models.Model):
 class Session(models.Model):
     """A conversation and the account it lives on. `digest` hides the client's own id for it.
 
-    `abandoned_at` marks a session that a purge found on an account nobody can use; the next purge deletes it unless
+    `replica` wrote it last. `abandoned_at` marks a session that a purge found on an account nobody can use; the next purge deletes it unless
     it was used meanwhile.
     """
 
@@ -40,6 +40,7 @@ class Session(models.Model):
     strength = models.CharField(max_length=4)
     created_at = models.DateTimeField(auto_now_add=True)
     used_at = models.DateTimeField(db_index=True)
+    replica = models.UUIDField()
     abandoned_at = models.DateTimeField(null=True)
 
     class Meta:

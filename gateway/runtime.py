@@ -186,7 +186,7 @@ class Runtime:
     async def _learn_sessions(self, since: float) -> None:
         """Know what other replicas, or an earlier process, have written of conversations."""
         soft_since = self._clock.wall() - self._tunables.soft_session_ttl
-        self.sessions.learn(await self._store.load_sessions(since, soft_since))
+        self.sessions.learn(await self._store.load_sessions(self.id, since, soft_since))
 
     async def _can_write(self) -> bool:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import ParamSpec, Protocol, TypeVar
 
-from django.db import DatabaseError
+from django.db import Error as AnyDatabaseError
 
 from accounts import store as account_rows
 from accounts.registry import AccountSnapshot, StateChange
@@ -64,8 +64,11 @@ class Store(Protocol):
     async def persist_state(self, change: StateChange) -> bool:
         """Write a change of state if its conditions still hold; whether they did."""
 
-    async def load_sessions(self, since: float, soft_since: float) -> Sequence[Session]:
-        """Sessions used after `since` (unix seconds), soft ones only after `soft_since`, the last used at the end."""
+    async def load_sessions(self, reader: uuid.UUID, since: float, soft_since: float) -> Sequence[Session]:
+        """Sessions that others than `reader` wrote after `since` (unix seconds), the last used at the end.
+
+        Soft ones count only after `soft_since`.
+        """
 
     async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
         """Insert or replace the rows of these turns and of the sessions they carry, all or none."""
@@ -112,8 +115,8 @@ class DatabaseStore:
     async def persist_state(self, change: StateChange) -> bool:
         return await self._run(account_rows.change_state, change)
 
-    async def load_sessions(self, since: float, soft_since: float) -> Sequence[Session]:
-        return await self._run(session_rows.load_sessions, since, soft_since)
+    async def load_sessions(self, reader: uuid.UUID, since: float, soft_since: float) -> Sequence[Session]:
+        return await self._run(session_rows.load_sessions, reader, since, soft_since)
 
     async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
         try:
@@ -130,5 +133,5 @@ class DatabaseStore:
     async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await self._threads.run(work, *args, **kwargs)
-        except DatabaseError as error:
+        except AnyDatabaseError as error:
             raise StoreError(f"{type(error).__name__} in the database") from error

@@ -1,6 +1,7 @@
 """The ledger: every turn is written down before it is sent, and again when it is settled.
 
-Turns that begin at the same time share one commit: while one batch is being written, the next one gathers.
+Turns that begin at the same time share one commit: while one batch is being written, the next one gathers. Turns
+that end go along with the next ones that begin, or a moment later on their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ log = structlog.get_logger("gateway.ledger")
 # Settled turns that could not be written are kept for another try, up to so many.
 MAX_UNWRITTEN = 20_000
 RETRY_DELAY = 1.0
+# Nobody waits for a settled turn to be written, so those of this many seconds share a commit, if only with each other.
+GATHER = 0.05
 
 
 class LedgerError(Exception):
@@ -39,6 +42,7 @@ class Ledger:
         self._opening: list[tuple[TurnRecord, asyncio.Future[None]]] = []
         self._closing: list[TurnRecord] = []
         self._work = asyncio.Event()
+        self._closing_soon: asyncio.TimerHandle | None = None
         self._stopping = False
         self._writing = 0
 
@@ -65,13 +69,17 @@ class Ledger:
         if len(self._closing) >= MAX_UNWRITTEN:
             log.error("ledger_overflow", lost_turn=str(self._closing.pop(0).request.id))
         self._closing.append(record)
-        self._work.set()
+        if self._closing_soon is None:
+            self._closing_soon = asyncio.get_running_loop().call_later(GATHER, self._work.set)
 
     async def run(self) -> None:
         """Write batches until `stop`; returns when everything is written, or cannot be."""
         while not (self._stopping and not self._opening and not self._closing):
             await self._work.wait()
             self._work.clear()
+            if self._closing_soon is not None:
+                self._closing_soon.cancel()
+                self._closing_soon = None
             if not await self._write_batch():
                 if self._stopping:
                     return

@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from gateway.continuity.store import write_sessions
 from gateway.models import Replica, Turn
 from gateway.protocol.events import Usage
+from gateway.rows import dead_replicas
 from gateway.turns.record import TurnRecord
 from gateway.turns.turn import Outcome, Phase
+from gateway.upsert import Upsert
 
 NO_USAGE = Usage()
-UPDATED = [field.name for field in Turn._meta.fields if field.name != "id"]
+# What a column of whole numbers holds in every database; a larger count is stored as this.
+MOST = 2**31 - 1
+TURNS = Upsert(Turn, unique=["id"])
 
 
 def write(replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
@@ -24,51 +28,59 @@ def write(replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
 
     Raises Django's database errors, and then nothing was written.
     """
-    rows = [row(replica, record) for record in records]
     sessions = {record.session.key: record.session for record in records if record.session is not None}
     with transaction.atomic():
         if sessions:
-            write_sessions(list(sessions.values()))
-        Turn.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=UPDATED)
+            write_sessions(replica, list(sessions.values()))
+        TURNS.write([values(replica, record) for record in records])
 
 
-def row(replica: uuid.UUID, record: TurnRecord) -> Turn:
-    """The model instance of a record."""
+def values(replica: uuid.UUID, record: TurnRecord) -> dict[str, object]:
+    """The row of a record, by field name."""
     request, usage = record.request, record.usage or NO_USAGE
-    return Turn(
-        id=request.id,
-        replica=replica,
-        received_at=datetime.fromtimestamp(request.received_at, UTC),
-        key_id=request.key.id,
-        key_name=request.key.name,
-        account_id=record.account_id,
-        account_name=record.account_name,
-        session="" if request.session is None else str(request.session)[:100],
-        route=request.route,
-        downstream=request.downstream,
-        upstream=record.upstream,
-        model=(request.body.model or "")[:100],
-        response_id=record.response_id[:200],
-        admitted_ms=record.phases.get(Phase.ADMITTED),
-        routed_ms=record.phases.get(Phase.ROUTED),
-        sent_ms=record.phases.get(Phase.SENT),
-        started_ms=record.phases.get(Phase.STARTED),
-        streaming_ms=record.phases.get(Phase.STREAMING),
-        settled_ms=record.phases.get(Phase.SETTLED),
-        outcome=record.outcome or "",
-        cause=record.cause,
-        code=record.code[:100],
-        status=record.status,
-        attempts=record.attempts,
-        request_bytes=len(request.body.raw),
-        response_bytes=record.response_bytes,
-        events=record.events,
-        generated=request.body.generate,
-        input_tokens=usage.input,
-        cached_tokens=usage.cached,
-        output_tokens=usage.output,
-        reasoning_tokens=usage.reasoning,
-    )
+    return {
+        "id": request.id,
+        "replica": replica,
+        "received_at": datetime.fromtimestamp(request.received_at, UTC),
+        "key_id": request.key.id,
+        "key_name": request.key.name,
+        "account_id": record.account_id,
+        "account_name": record.account_name,
+        "session": "" if request.session is None else str(request.session)[:100],
+        "route": request.route,
+        "downstream": request.downstream,
+        "upstream": record.upstream,
+        "model": _text(request.body.model or "", 100),
+        "response_id": _text(record.response_id, 200),
+        "admitted_ms": _count(record.phases.get(Phase.ADMITTED)),
+        "routed_ms": _count(record.phases.get(Phase.ROUTED)),
+        "sent_ms": _count(record.phases.get(Phase.SENT)),
+        "started_ms": _count(record.phases.get(Phase.STARTED)),
+        "streaming_ms": _count(record.phases.get(Phase.STREAMING)),
+        "settled_ms": _count(record.phases.get(Phase.SETTLED)),
+        "outcome": record.outcome or "",
+        "cause": record.cause,
+        "code": _text(record.code, 100),
+        "status": record.status,
+        "attempts": record.attempts,
+        "request_bytes": len(request.body.raw),
+        "response_bytes": record.response_bytes,
+        "events": min(record.events, MOST),
+        "generated": request.body.generate,
+        "input_tokens": _count(usage.input),
+        "cached_tokens": _count(usage.cached),
+        "output_tokens": _count(usage.output),
+        "reasoning_tokens": _count(usage.reasoning),
+    }
+
+
+def _text(value: str, length: int) -> str:
+    """A text from outside as every database takes it: PostgreSQL stores no NUL, and knows how long a text may be."""
+    return value.replace("\0", "")[:length]
+
+
+def _count(value: int | None) -> int | None:
+    return None if value is None else min(value, MOST)
 
 
 def close_interrupted(now: datetime, dead_after: timedelta) -> int:
@@ -83,7 +95,7 @@ def close_interrupted(now: datetime, dead_after: timedelta) -> int:
 
 def close_dead(now: datetime, dead_after: timedelta) -> int:
     """End the replicas that have died and close their open turns; how many turns there were."""
-    dead = rows.dead_replicas(now, dead_after)
+    dead = dead_replicas(now, dead_after)
     if not dead:
         return 0
     with transaction.atomic():

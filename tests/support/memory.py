@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from accounts.registry import AccountSnapshot, StateChange
@@ -14,20 +14,23 @@ from gateway.continuity.sessions import Session
 from gateway.keys import KeySnapshot
 from gateway.storage import StoreError
 from gateway.turns.ledger import LedgerError
-from gateway.turns.ledger_store import row
+from gateway.turns.ledger_store import values
 from gateway.turns.record import TurnRecord
 
 
 @dataclass
 class MemoryStore:
-    """Everything a runtime keeps, as plain attributes. With `broken` set every call fails, as on a lost database."""
+    """Everything a runtime keeps, as plain attributes. With `broken` set every call fails, as on a lost database.
+
+    `beats` holds the last heartbeat of each process, None once it has ended.
+    """
 
     keys: list[KeySnapshot] = field(default_factory=list)
     accounts: dict[int, AccountSnapshot] = field(default_factory=dict)
     turns: dict[uuid.UUID, dict[str, Any]] = field(default_factory=dict)
     writes: list[list[tuple[uuid.UUID, str]]] = field(default_factory=list)
-    replicas: dict[uuid.UUID, bool] = field(default_factory=dict)
-    sessions: dict[SessionKey, Session] = field(default_factory=dict)
+    beats: dict[uuid.UUID, datetime | None] = field(default_factory=dict)
+    sessions: dict[SessionKey, tuple[Session, uuid.UUID]] = field(default_factory=dict)
     broken: bool = False
 
     def _check(self) -> None:
@@ -36,22 +39,35 @@ class MemoryStore:
 
     async def register(self, replica: uuid.UUID) -> None:
         self._check()
-        self.replicas[replica] = True
+        self.beats[replica] = datetime.now(UTC)
 
     async def beat(self, replica: uuid.UUID) -> bool:
         self._check()
-        return replica in self.replicas
+        known = replica in self.beats
+        if known:
+            self.beats[replica] = datetime.now(UTC)
+        return known
 
     async def unregister(self, replica: uuid.UUID) -> None:
         self._check()
-        self.replicas[replica] = False
+        self.beats[replica] = None
 
     async def close_interrupted(self, dead_after: timedelta) -> int:
+        closed = await self.close_dead(dead_after)
+        return closed + self._interrupt(lambda replica: self.beats.get(replica) is None)
+
+    async def close_dead(self, dead_after: timedelta) -> int:
         self._check()
-        open_turns = [turn for turn in self.turns.values() if not turn["outcome"]]
-        for turn in open_turns:
-            turn["outcome"] = "interrupted"
-        return len(open_turns)
+        oldest = datetime.now(UTC) - dead_after
+        dead = {replica for replica, beat in self.beats.items() if beat is not None and beat <= oldest}
+        self.beats.update(dict.fromkeys(dead))
+        return self._interrupt(lambda replica: replica in dead)
+
+    def _interrupt(self, has_ended: Callable[[uuid.UUID], bool]) -> int:
+        turns = [turn for turn in self.turns.values() if not turn["outcome"] and has_ended(turn["replica"])]
+        for turn in turns:
+            turn["outcome"], turn["cause"] = "interrupted", "process_died"
+        return len(turns)
 
     async def load_keys(self) -> Sequence[KeySnapshot]:
         self._check()
@@ -62,7 +78,7 @@ class MemoryStore:
 
     async def load_accounts(self, known: Sequence[AccountSnapshot]) -> Sequence[AccountSnapshot] | None:
         self._check()
-        accounts = tuple(self.accounts.values())
+        accounts = tuple(sorted(self.accounts.values(), key=lambda account: (account.priority, account.name)))
         return None if accounts == tuple(known) else accounts
 
     async def persist_state(self, change: StateChange) -> bool:
@@ -79,21 +95,22 @@ class MemoryStore:
         )
         return True
 
-    async def load_sessions(self, since: float, soft_since: float) -> Sequence[Session]:
+    async def load_sessions(self, reader: uuid.UUID, since: float, soft_since: float) -> Sequence[Session]:
         self._check()
-        alive = [s for s in self.sessions.values() if s.strength is Strength.HARD or s.used_at > soft_since]
+        others = [s for s, writer in self.sessions.values() if writer != reader]
+        alive = [s for s in others if s.strength is Strength.HARD or s.used_at > soft_since]
         return sorted((s for s in alive if s.used_at > since), key=lambda session: session.used_at)
 
     async def write_turns(self, replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
         if self.broken:
             raise LedgerError("the store is broken on purpose")
-        rows = [row(replica, record) for record in records]
-        self.writes.append([(turn.id, turn.outcome) for turn in rows])
+        rows = [values(replica, record) for record in records]
+        self.writes.append([(turn["id"], turn["outcome"]) for turn in rows])
         for record in records:
             if record.session is not None:
-                self.sessions[record.session.key] = record.session
+                self.sessions[record.session.key] = (record.session, replica)
         for turn in rows:
-            self.turns[turn.id] = {field.name: getattr(turn, field.name) for field in turn._meta.fields}
+            self.turns[turn["id"]] = turn
 
     async def unapplied_migrations(self) -> int:
         self._check()

@@ -1,5 +1,6 @@
 """What a purge deletes, marks and leaves alone."""
 
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,7 +23,14 @@ def account(name: str, **changes) -> Account:
 def session(owner: int, strength: str = "hard", used_at: datetime = OLD, **changes) -> Session:
     digest = f"{Session.objects.count():064}"
     return Session.objects.create(
-        client=1, kind="thread-id", digest=digest, account_id=owner, strength=strength, used_at=used_at, **changes
+        client=1,
+        kind="thread-id",
+        digest=digest,
+        account_id=owner,
+        strength=strength,
+        used_at=used_at,
+        replica=uuid.UUID(int=1),
+        **changes,
     )
 
 
