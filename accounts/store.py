@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from uuid import UUID
 
+import msgspec
 import structlog
 from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q
 
 from accounts.auth_json import Imported
 from accounts.base_url import DEFAULT_BASE_URLS
@@ -19,11 +23,16 @@ from accounts.credentials import (
     seal,
     unseal,
 )
-from accounts.models import Account
+from accounts.models import Account, AccountEvent, TokenLease
+from accounts.quota import NOTHING_KNOWN, Quota, merge
 from accounts.registry import MARKABLE, AccountSnapshot, StateChange
-from accounts.states import Kind, State, Transport
+from accounts.states import Kind, State, Transport, What, transition
 
 REASON_LENGTH = 200
+# Who changes an account by a command.
+COMMAND_LINE = "command line"
+# A write that finds the account changed is tried anew; nobody changes one account so often by chance.
+ATTEMPTS = 5
 # What traffic finds out about credentials; new ones are taken to be good.
 FORGOTTEN = frozenset({State.LIMITED, State.NEEDS_LOGIN})
 
@@ -90,6 +99,7 @@ def _snapshot(row: Account, keys: Sequence[str], default_streams: int) -> Accoun
         credentials=credentials,
         account_id=row.account_id,
         revision=row.revision,
+        quota=_quota(row.quota),
     )
 
 
@@ -110,49 +120,140 @@ def _open(row: Account, keys: Sequence[str]) -> tuple[Credentials | None, str]:
     return credentials, ""
 
 
-def change_state(change: StateChange) -> bool:
-    """Write `change` if the account is still as it expects; returns whether it was.
+def _quota(stored: object) -> Quota:
+    """What is stored of the usage. It is worth less than the account, which must be loaded whatever it is."""
+    try:
+        return msgspec.convert(stored, Quota)
+    except msgspec.ValidationError as error:
+        log.warning("quota_not_read", error=str(error))
+        return NOTHING_KNOWN
 
-    False means that somebody else was first: read the account again before deciding anew.
+
+def change_state(change: StateChange, *, only: Q | None = None) -> bool:
+    """Write `change`, and the event that tells of it, if the account is still as it expects; returns whether it was.
+
+    False means that somebody else was first: read the account again before deciding anew. `only` is one more
+    condition. Raises `IllegalTransition` for a change that no account may make.
     """
-    accounts = Account.objects.filter(id=change.account, state=change.expected)
+    named = transition(change.expected, change.state)
+    accounts = Account.objects.filter(only or Q(), id=change.account, state=change.expected)
     if change.revision is not None:
         accounts = accounts.filter(revision=change.revision)
-    written = accounts.update(
-        state=change.state,
-        state_reason=change.reason[:REASON_LENGTH],
-        state_until=None if change.until is None else datetime.fromtimestamp(change.until, UTC),
+    with transaction.atomic():
+        written = accounts.update(
+            state=change.state,
+            state_reason=change.reason[:REASON_LENGTH],
+            state_until=None if change.until is None else datetime.fromtimestamp(change.until, UTC),
+        )
+        return written == 1 and note_event(change.account, change.what or named, change.reason, change.by)
+
+
+def note_event(account: int, what: What, why: str, by: UUID | str) -> bool:
+    """Note what happened to `account`, and which turn found it out or who did it; False when the account is gone.
+
+    `why` is for people and must not contain personal data. Call it in the transaction of what it tells of.
+    """
+    name = Account.objects.filter(id=account).values_list("name", flat=True).first()
+    if name is None:
+        return False
+    AccountEvent.objects.create(
+        account_id=account,
+        account_name=name,
+        what=what,
+        why=why[:REASON_LENGTH],
+        by=by if isinstance(by, str) else "",
+        turn=by if isinstance(by, UUID) else None,
     )
-    return written == 1
+    return True
 
 
-def add_account(name: str, imported: Imported, options: Options, keys: Sequence[str]) -> Account:
-    """Store a new, active account; raises `NameTaken`, `RefusedAccount` or `InvalidTokenKey`."""
+def save_quota(account: int, quota: Quota) -> bool:
+    """Merge `quota` into what is stored of the account's usage; returns whether that told anything new.
+
+    Others may do the same at the same time: of two words about a window the newer one stays.
+    """
+    for _ in range(ATTEMPTS):
+        row = Account.objects.filter(id=account).values("quota", "revision").first()
+        if row is None:
+            return False
+        stored = _quota(row["quota"])
+        merged = merge(stored, quota)
+        if merged == stored:
+            return False
+        unchanged = Account.objects.filter(id=account, revision=row["revision"])
+        if unchanged.update(quota=msgspec.to_builtins(merged)) == 1:
+            return True
+    return False  # what is lost is told again with the next answer of the upstream
+
+
+def mark_used(used: Mapping[int, float]) -> None:
+    """Note when accounts last carried a turn (unix seconds); that is no change that a registry must notice."""
+    for account_id, moment in used.items():
+        Account.objects.filter(id=account_id).update(last_used_at=datetime.fromtimestamp(moment, UTC))
+
+
+def add_account(
+    name: str, imported: Imported, options: Options, keys: Sequence[str], *, by: str = COMMAND_LINE
+) -> Account:
+    """Store a new, active account; raises `NameTaken`, `RefusedAccount` or `InvalidTokenKey`.
+
+    A sign-in that is in the pool already is refused: its refresh token works once, so that two accounts would
+    take it away from each other.
+    """
     if Account.objects.filter(name=name).exists():
         raise NameTaken(f"There is an account named {name} already; choose another name or replace it.")
+    _require_new_identity(imported)
     account = Account(name=name, kind=imported.credentials.kind)
     _fill(account, imported, options, keys)
-    account.save()
+    with transaction.atomic():
+        account.save()
+        note_event(account.id, What.ADDED, "", by)
     return account
 
 
-def replace_credentials(name: str, imported: Imported, options: Options, keys: Sequence[str]) -> Account:
+def replace_credentials(
+    name: str, imported: Imported, options: Options, keys: Sequence[str], *, by: str = COMMAND_LINE
+) -> Account:
     """Give the account `name` new credentials of the same identity.
 
     What the traffic found out about the old credentials is forgotten: a limited account or one that needs a
     login is active again. What the operator decided, paused or disabled, stays. Raises `RefusedAccount` or
     `InvalidTokenKey`.
     """
-    account = Account.objects.filter(name=name).first()
-    if account is None:
-        raise RefusedAccount(f"There is no account named {name}, so nothing can be replaced; add it first.")
-    _require_same_identity(account, imported.credentials)
-    written = _fill(account, imported, options, keys)
-    if account.state in FORGOTTEN:
-        account.state, account.state_reason, account.state_until = State.ACTIVE.value, "", None
-        written += ["state", "state_reason", "state_until"]
-    account.save(update_fields=written)
-    return account
+    for _ in range(ATTEMPTS):
+        account = Account.objects.filter(name=name).first()
+        if account is None:
+            raise RefusedAccount(f"There is no account named {name}, so nothing can be replaced; add it first.")
+        _require_same_identity(account, imported.credentials)
+        written = _fill(account, imported, options, keys)
+        if account.state in FORGOTTEN:
+            account.state, account.state_reason, account.state_until = State.ACTIVE.value, "", None
+            written += ["state", "state_reason", "state_until"]
+        if _write_unchanged(account, written, by):
+            return account
+    raise RefusedAccount(f"The account {name} was changed by others all the time; try again.")
+
+
+def _write_unchanged(account: Account, fields: Sequence[str], by: str) -> bool:
+    """Write `fields` if the row is still the one that was read; forget what held for the old credentials."""
+    with transaction.atomic():
+        unchanged = Account.objects.filter(id=account.id, revision=account.revision)
+        if unchanged.update(**{field: getattr(account, field) for field in fields}) == 0:
+            return False
+        TokenLease.objects.filter(account=account).update(failures=0, next_try_at=None, last_error="")
+        return note_event(account.id, What.SIGNED_IN, "", by)
+
+
+def _require_new_identity(imported: Imported) -> None:
+    credentials = imported.credentials
+    if not isinstance(credentials, CodexCredentials) or not (credentials.account_id and imported.email):
+        return
+    # Members of a workspace share its id, and one person may be in several: both together are one sign-in.
+    known = Account.objects.filter(account_id=credentials.account_id, email=imported.email).first()
+    if known is not None:
+        raise RefusedAccount(
+            f"This sign-in is in the pool as {known.name} already; use --replace with that name to renew it."
+        )
 
 
 def _require_same_identity(account: Account, credentials: Credentials) -> None:

@@ -179,6 +179,7 @@ class Runtime:
                     await self._store.beat(self.id)
                     report_interrupted(await self._store.close_dead(DEAD_AFTER))
                     await self._store.mark_used(used)
+                    await self._store.mark_accounts_used(self.engine.router.take_used_accounts())
             except StoreError as error:
                 # What is in memory stays good; the next second tries again.
                 log.error("upkeep_failed", error=type(error).__name__)

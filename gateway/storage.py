@@ -58,6 +58,9 @@ class Store(Protocol):
     async def mark_used(self, used: Mapping[int, datetime]) -> None:
         """Note when keys were last used."""
 
+    async def mark_accounts_used(self, used: Mapping[int, float]) -> None:
+        """Note when accounts were last used (unix seconds)."""
+
     async def load_accounts(self, known: Sequence[AccountSnapshot]) -> Sequence[AccountSnapshot] | None:
         """All accounts, or None when they are what `known` holds."""
 
@@ -108,6 +111,9 @@ class DatabaseStore:
 
     async def mark_used(self, used: Mapping[int, datetime]) -> None:
         await self._run(rows.mark_used, used)
+
+    async def mark_accounts_used(self, used: Mapping[int, float]) -> None:
+        await self._run(account_rows.mark_used, used)
 
     async def load_accounts(self, known: Sequence[AccountSnapshot]) -> Sequence[AccountSnapshot] | None:
         return await self._run(account_rows.load_snapshots, self._token_keys, self._default_streams, known)

@@ -4,29 +4,28 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('gateway', '0001_initial'),
+        ("gateway", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Session',
+            name="Session",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('client', models.BigIntegerField()),
-                ('kind', models.CharField(max_length=20)),
-                ('digest', models.CharField(max_length=64)),
-                ('account_id', models.BigIntegerField(db_index=True)),
-                ('strength', models.CharField(max_length=4)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('used_at', models.DateTimeField(db_index=True)),
-                ('replica', models.UUIDField()),
-                ('abandoned_at', models.DateTimeField(null=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("client", models.BigIntegerField()),
+                ("kind", models.CharField(max_length=20)),
+                ("digest", models.CharField(max_length=64)),
+                ("account_id", models.BigIntegerField(db_index=True)),
+                ("strength", models.CharField(max_length=4)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("used_at", models.DateTimeField(db_index=True)),
+                ("replica", models.UUIDField()),
+                ("abandoned_at", models.DateTimeField(null=True)),
             ],
             options={
-                'ordering': ['-used_at'],
-                'constraints': [models.UniqueConstraint(fields=('client', 'kind', 'digest'), name='session_is_unique')],
+                "ordering": ["-used_at"],
+                "constraints": [models.UniqueConstraint(fields=("client", "kind", "digest"), name="session_is_unique")],
             },
         ),
     ]

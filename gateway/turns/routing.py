@@ -64,6 +64,7 @@ class Router:
         self._pool = pool
         self._clock = clock
         self._spread = 0
+        self._used_accounts: dict[int, float] = {}
         self._without_websocket: set[tuple[int, str]] = set()
 
     async def route(self, request: TurnRequest, tried: Tried) -> Routed:
@@ -94,10 +95,16 @@ class Router:
 
         Returns the session when it has to be written down together with the turn.
         """
+        self._used_accounts[account_id] = self._clock.wall()
         if request.session is None:
             return None
         strength = Strength.SOFT if request.kind is BodyKind.FREE else Strength.HARD
         return self._sessions.bind(request.session, account_id, strength, self._clock.wall())
+
+    def take_used_accounts(self) -> dict[int, float]:
+        """When accounts were last used (unix seconds), since this was last asked."""
+        used, self._used_accounts = self._used_accounts, {}
+        return used
 
     def without_websocket(self, account: AccountSnapshot) -> None:
         """The account's upstream speaks no WebSocket: from now on `auto` means HTTP for it."""

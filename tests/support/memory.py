@@ -76,6 +76,9 @@ class MemoryStore:
     async def mark_used(self, used: Mapping[int, datetime]) -> None:
         self._check()
 
+    async def mark_accounts_used(self, used: Mapping[int, float]) -> None:
+        self._check()
+
     async def load_accounts(self, known: Sequence[AccountSnapshot]) -> Sequence[AccountSnapshot] | None:
         self._check()
         accounts = tuple(sorted(self.accounts.values(), key=lambda account: (account.priority, account.name)))
