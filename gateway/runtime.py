@@ -110,6 +110,7 @@ class Runtime:
         self.keys.replace(await self._store.load_keys())
         await self._learn_sessions(since=0.0)
         await self.registry.refresh()
+        await self.http.warm_up()
         self._spawn(self.ledger.run())
         self._spawn(self.registry.run())
         self._spawn(self._upkeep())

@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from gateway.protocol.body import Body
 from gateway.protocol.bound import Bound
+from gateway.protocol.members import UNREADABLE
 
 # Members that say nothing about the response itself, or that the gateway sets.
 _NOT_SETTINGS = frozenset(
@@ -47,10 +48,9 @@ class Chain:
 
 def chain_of(body: Body, response_id: str, returned: Sequence[bytes]) -> Chain | None:
     """The chain after `body` was answered with the items `returned`; None when it cannot be gone on from."""
-    texts = _texts(body)
-    if texts is None:
+    texts, decoded = _texts(body), _decoded(returned)
+    if texts is None or decoded is None:
         return None
-    decoded = [_ITEM.decode(text) for text in returned]
     calls = frozenset(str(item.get("call_id")) for item in decoded if item.get("type") in _CALLS)
     items = _digest(texts)
     return Chain(response_id, _settings(body), len(texts), items, tuple(map(_returned_digest, decoded)), calls)
@@ -64,11 +64,10 @@ def new_items(chain: Chain, body: Body) -> list[Raw] | None:
         return None
     if _settings(body) != chain.settings or _digest(texts[: chain.count]) != chain.items:
         return None
-    echoed = [_ITEM.decode(text) for text in texts[chain.count : start]]
-    if tuple(map(_returned_digest, echoed)) != chain.returned:
+    echoed, new = _decoded(texts[chain.count : start]), _decoded(texts[start:])
+    if echoed is None or new is None or tuple(map(_returned_digest, echoed)) != chain.returned:
         return None
-    new = texts[start:]
-    return new if _answers(new) >= chain.calls else None
+    return texts[start:] if _answers(new) >= chain.calls else None
 
 
 def _texts(body: Body) -> list[Raw] | None:
@@ -79,6 +78,14 @@ def _texts(body: Body) -> list[Raw] | None:
     if text is None or not bytes(text).lstrip().startswith(b"["):
         return None
     return _LIST.decode(text)
+
+
+def _decoded(texts: Sequence[Raw | bytes]) -> list[dict[str, object]] | None:
+    """The items as objects; None when one of them is none, which nobody can go on from."""
+    try:
+        return [_ITEM.decode(text) for text in texts]
+    except UNREADABLE:
+        return None
 
 
 def _settings(body: Body) -> bytes:
@@ -101,6 +108,5 @@ def _returned_digest(item: dict[str, object]) -> bytes:
     return hashlib.sha256(msgspec.json.encode(kept, order="deterministic")).digest()
 
 
-def _answers(texts: Sequence[Raw]) -> frozenset[str]:
-    items = [_ITEM.decode(text) for text in texts]
+def _answers(items: Sequence[dict[str, object]]) -> frozenset[str]:
     return frozenset(str(item.get("call_id")) for item in items if item.get("type") in _CALLS.values())

@@ -69,13 +69,15 @@ _FIRST_BYTES = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"type"[ \t\r\n]*:[ \t\r\n]*"(
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One event. `data` is its JSON text.
 
-    `raw` is the whole SSE block as it came, blank line included, or b"" if it came as a WebSocket frame.
+    `raw` is the whole SSE block as it came, blank line included, or b"" if it came as a WebSocket frame. A run of
+    plain events that were not told apart is one Event of `count` of them, without type and data.
     """
 
     type: str
     kind: Kind
     data: bytes
     raw: bytes = b""
+    count: int = 1
 
     def __repr__(self) -> str:
         """Without the content, which may hold what no log may show."""

@@ -23,6 +23,7 @@ from gateway.errors import (
     UpstreamRefused,
 )
 from gateway.protocol.events import error_object
+from gateway.turns.causes import USAGE_LIMITS
 from gateway.turns.request import Route
 
 INVALID = "invalid_request_error"
@@ -112,12 +113,15 @@ def _refused(error: UpstreamRefused, route: Route) -> Answer:
             "The upstream did not accept the gateway's account; its operator can see why in the admin.",
             UPSTREAM_RETRY_AFTER,
         )
-    if refusal.status == 429:
-        return _rate_limited(refusal)
     if refusal.status >= 500 or refusal.code == FATAL_OVERLOAD:
         return _busy(refusal)
+    if refusal.status == 429:
+        return _rate_limited(refusal)
+    if refusal.status < 400:
+        # A redirect is not followed: the account's credentials are for the account's own address.
+        return _upstream_lost(error, route)
     return Answer(
-        status=refusal.status if 400 <= refusal.status < 500 else 502,
+        status=refusal.status,
         type=refusal.type or INVALID,
         code=refusal.code,
         message=refusal.message,
@@ -128,15 +132,18 @@ def _refused(error: UpstreamRefused, route: Route) -> Answer:
 
 def _rate_limited(refusal: Refusal) -> Answer:
     headers = _kept(refusal)
+    # Clients know a usage limit by its type alone, whichever way the upstream named it.
+    named = (name for name in (refusal.type, refusal.code) if name in USAGE_LIMITS)
+    kind = next(named, refusal.type) or RATE_LIMIT
     extra: dict[str, object] = {}
     if refusal.resets_at is not None:
         extra["resets_at"] = int(refusal.resets_at)
     if refusal.plan_type is not None:
         extra["plan_type"] = refusal.plan_type
-    if refusal.type != USAGE_LIMIT:
+    if kind not in USAGE_LIMITS:
         # Without it the clients give up at once.
         headers.setdefault("retry-after", str(UPSTREAM_RETRY_AFTER))
-    return Answer(429, refusal.type or RATE_LIMIT, refusal.code, refusal.message, headers=headers, extra=extra)
+    return Answer(429, kind, refusal.code, refusal.message, headers=headers, extra=extra)
 
 
 def _busy(refusal: Refusal) -> Answer:

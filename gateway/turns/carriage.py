@@ -11,7 +11,7 @@ from gateway.protocol.chain import new_items
 from gateway.protocol.events import Event
 from gateway.turns.finish import finish_first
 from gateway.turns.prepare import Delta, payload
-from gateway.turns.request import TurnRequest
+from gateway.turns.request import Downstream, TurnRequest
 from gateway.turns.routing import Routed, Router, credential_headers
 from gateway.upstream.exchange import Exchange, Target
 from gateway.upstream.headers import for_handshake, for_http
@@ -64,7 +64,9 @@ class Carriage:
     def _open_http(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
         account = routed.account
         headers = for_http(request.headers, credential_headers(account), request.turn_state)
-        exchange = self._http.exchange(Target(account.id, account.base_url, headers, trace))
+        exchange = self._http.exchange(
+            Target(account.id, account.base_url, headers, trace), runs=request.downstream is Downstream.SSE
+        )
         return Opened(exchange, self._payload(request, routed), [])
 
     async def _open_lane(self, request: TurnRequest, routed: Routed, trace: Trace, *, may_continue: bool) -> Opened:

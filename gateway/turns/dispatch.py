@@ -88,12 +88,15 @@ class Turn:
 
     async def run(self) -> Outcome:
         """Carry the turn to its end and settle it. Raises nothing but a cancellation, and that after settling."""
+        with turn_span(str(self._request.id)):
+            return await self._run()
+
+    async def _run(self) -> Outcome:
         failure: GatewayError | None = None
         cancelled = False
         self._engine.running.add(self)
         try:
-            with turn_span(str(self._request.id)):
-                await self._carry()
+            await self._carry()
         except asyncio.CancelledError:
             # Ours comes from `abort`; any other is the server ending this task.
             cancelled = self._abort_error is None
@@ -114,6 +117,10 @@ class Turn:
             if self._abort_error is None or cancelled:
                 raise
             return Outcome(self.record.outcome or Outcome.FAILED)
+        finally:
+            if failure is not None:
+                # The frames in it hold the failure itself, the turn and its body: a cycle, which frees nothing in time.
+                failure.__traceback__ = None
 
     async def _carry(self) -> None:
         self._watch.start()
@@ -240,4 +247,6 @@ class Turn:
         outcome = write_outcome(self.record, terminal, failure)
         self._engine.ledger.close(self.record)
         self._engine.running.discard(self)
+        # Both refer back to the turn. Without them its body is freed now, not when the garbage collector comes.
+        del self._watch, self._relay
         return outcome

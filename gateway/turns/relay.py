@@ -34,7 +34,6 @@ class Relay:
             watch.waiting()
             events = self._take(await exchange.receive(), exchange)
             watch.delivering()
-            record.events += len(events)
             if self.terminal is not None:
                 await sink.end_silence()
             await sink.deliver(events)
@@ -49,9 +48,11 @@ class Relay:
 
         Nothing follows a terminal event: the client would take it for an event of its next response.
         """
+        record = self._record
         for position, event in enumerate(events):
-            self._record.response_bytes += len(event.data)
-            if event.kind is not Kind.OTHER or self._record.phase is Phase.SENT:
+            record.response_bytes += len(event.data) or len(event.raw)
+            record.events += event.count
+            if event.kind is not Kind.OTHER or record.phase is Phase.SENT:
                 self._observe(event, exchange)
                 if self.terminal is not None:
                     return events[: position + 1]

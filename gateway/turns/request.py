@@ -57,8 +57,12 @@ class TurnRequest:
 
     @cached_property
     def turn_state(self) -> str | None:
-        """`x-codex-turn-state`, which an account issued and only that account may see again."""
-        return dict(self.headers).get(TURN_STATE) or self.body.turn_state
+        """`x-codex-turn-state`, which an account issued and only that account may see again.
+
+        On a WebSocket it is in the body alone: the headers there are the handshake's, not this request's.
+        """
+        in_headers = None if self.socket is not None else dict(self.headers).get(TURN_STATE)
+        return in_headers or self.body.turn_state
 
     @property
     def kind(self) -> BodyKind:

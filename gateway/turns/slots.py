@@ -84,9 +84,8 @@ class AccountStreams:
 
     def pool_changed(self) -> None:
         """Accounts appeared, left or changed: everybody who waits chooses again."""
-        while (waiter := self._queue.take(lambda _: True)) is not None:
-            if not waiter.future.done():
-                waiter.future.set_result(_CHOOSE_AGAIN)
+        while (waiter := self._queue.take_any(_stays)) is not None:
+            waiter.future.set_result(_CHOOSE_AGAIN)
 
     def retry_after(self) -> int:
         """Whole seconds, 1 to 60, from how long streams are held and how many wait."""
@@ -97,7 +96,7 @@ class AccountStreams:
         """A stream has ended; hand it to the first waiter that can use it."""
         self._active[account_id] -= 1
         self._mean_hold += 0.1 * (self._clock.monotonic() - taken_at - self._mean_hold)
-        waiter = self._queue.take_any(lambda waiter: account_id in waiter.accounts)
+        waiter = self._queue.take_any(lambda waiter: account_id in waiter.accounts and _stays(waiter))
         if waiter is not None:
             self._active[account_id] += 1
             waiter.future.set_result(account_id)
@@ -117,6 +116,11 @@ class AccountStreams:
 
 
 _CHOOSE_AGAIN = -1
+
+
+def _stays(waiter: _Waiter) -> bool:
+    """Whether somebody still waits; a waiter that was cancelled takes itself out when its task runs next."""
+    return not waiter.future.done()
 
 
 class Stream:

@@ -47,6 +47,11 @@ class Watch:
     def started(self) -> None:
         """The response has begun: from now on the upstream has `STREAM_IDLE_TIMEOUT` for each event."""
         self._started = True
+        due = self._loop.time() + self._idle_limit
+        if self._timer is not None and self._timer.when() > due:
+            # It was set when nothing was due that soon.
+            self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._tick)
 
     def delivering(self) -> None:
         """Events are on their way to the client, and time it takes is not the upstream's silence."""

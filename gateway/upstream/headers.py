@@ -13,12 +13,14 @@ HOP_BY_HOP = frozenset(
 REWRITTEN = frozenset(
     {"host", "content-length", "content-encoding", "content-type", "accept", "accept-encoding", "expect"}
 )
+# RFC 9110, sections 13 and 14: the answer to a condition or a range is no answer for others, and may have no body.
+CONDITIONAL = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"})
 # They say who the client is to this gateway, or where it sits; the account has no business with either.
 PRIVATE = frozenset(
     {"authorization", "cookie", "x-api-key", "api-key", "chatgpt-account-id", "openai-organization", "openai-project",
      "forwarded", "via", "x-real-ip", "true-client-ip", "cf-connecting-ip", "origin", "referer"}
 )  # fmt: skip
-DROPPED = HOP_BY_HOP | REWRITTEN | PRIVATE
+DROPPED = HOP_BY_HOP | REWRITTEN | CONDITIONAL | PRIVATE
 DROPPED_PREFIXES = ("x-forwarded-", "sec-", "proxy-")
 
 WEBSOCKET_BETA = ("openai-beta", "responses_websockets=2026-02-06")

@@ -113,9 +113,15 @@ class LanePool:
         self._forget(lane)
 
     def idle_backlog(self, lane: Lane, size: int) -> None:
-        """Nobody reads an idle lane, so what its upstream pushes is bounded too."""
-        if size > self._tunables.client_buffer_bytes and lane not in self._closers:
+        """Nobody reads an idle lane, so what its upstream pushes is bounded too, for each lane and for all."""
+        share, total = self._tunables.client_buffer_bytes, self._tunables.client_buffer_total
+        if size > share:
             self._start_close(lane)
+        # While every lane has less than its part of the total, the total cannot be exceeded.
+        elif size * sum(map(len, self._lanes.values())) > total:
+            idle = [each for each in self if each.state is LaneState.OPEN]
+            if idle and sum(each.connection.waiting_bytes for each in idle) > total:
+                self._start_close(max(idle, key=lambda each: each.connection.waiting_bytes))
 
     async def retire_session(self, session: str, *, but: int | None = None) -> None:
         """Close the idle lanes of `session`, except those of account `but`."""
@@ -130,6 +136,7 @@ class LanePool:
         for lane in tuple(self._lanes.get(account_id, ())):
             if lane.state is LaneState.BUSY:
                 self._drop_anchor(lane)
+                lane.step(LaneStep.RETIRE)
         await self._close_all(lane for lane in self._lanes.get(account_id, ()) if lane.state is LaneState.OPEN)
 
     async def sweep(self) -> None:
@@ -162,9 +169,10 @@ class LanePool:
         try:
             answers = await lane.connection.answers_ping(PING_WAIT)
         finally:
-            if not answers and lane.state is LaneState.BUSY:
+            answers = answers and lane.alive
+            if not answers and lane.state is not LaneState.CLOSED:
                 self._start_close(lane)
-        return answers and lane.alive
+        return answers
 
     async def _open(self, key: LaneKey, target: Target) -> LaneExchange:
         lane = await self._reserve(key)
@@ -180,21 +188,30 @@ class LanePool:
         return LaneExchange(lane, self)
 
     async def _reserve(self, key: LaneKey) -> Lane:
-        """Count a new lane before it is dialled; the longest-idle one gives way when the account has its limit."""
+        """Count a new lane before it is dialled; raises `Overloaded` when the account has its limit of busy ones."""
         while len(self._lanes[key.account_id]) >= self._tunables.lanes_per_account:
-            idle = [lane for lane in self._lanes[key.account_id] if lane.state is LaneState.OPEN]
-            if not idle:
-                raise Overloaded(
-                    "All GATEWAY_LANES_PER_ACCOUNT upstream WebSockets of the account are in use; nothing was sent.",
-                    code="lane_limit",
-                    retry_after=2,
-                )
-            await self._close(min(idle, key=lambda lane: lane.idle_since))
+            await self._make_room(key.account_id)
         self._generations += 1
         lane = Lane(key, self._generations, self)
         self._lanes[key.account_id].add(lane)
         self._by_key[key].add(lane)
         return lane
+
+    async def _make_room(self, account_id: int) -> None:
+        """Close the account's longest-idle lane, or wait for one that closes already."""
+        lanes = self._lanes[account_id]
+        idle = [lane for lane in lanes if lane.state is LaneState.OPEN]
+        closing = [self._closers[lane] for lane in lanes if lane in self._closers]
+        if idle:
+            await self._close(min(idle, key=lambda lane: lane.idle_since))
+        elif closing:
+            await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            raise Overloaded(
+                "All GATEWAY_LANES_PER_ACCOUNT upstream WebSockets of the account are in use; nothing was sent.",
+                code="lane_limit",
+                retry_after=2,
+            )
 
     async def _close_all(self, lanes: Iterable[Lane]) -> None:
         closing = [self._start_close(lane) for lane in tuple(lanes)]
@@ -207,6 +224,7 @@ class LanePool:
             await asyncio.shield(self._start_close(lane))
 
     def _start_close(self, lane: Lane) -> asyncio.Task[None]:
+        """Begin to close a lane, unless that has begun; it keeps its place until its socket is closed."""
         if lane not in self._closers:
             self._drop_anchor(lane)
             lane.step(LaneStep.RETIRE)

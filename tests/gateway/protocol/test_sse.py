@@ -261,3 +261,54 @@ def test_a_comment_is_skipped_whatever_its_text():
 
 def test_the_keepalive_event_is_one_that_means_nothing():
     assert content(split(KEEPALIVE_EVENT)) == [("keepalive", Kind.METADATA, b'{"type":"keepalive"}')]
+
+
+PLAIN = [
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%d"}\n\n' % n
+    for n in range(3)
+]
+TERMINAL = b'event: response.completed\ndata: {"type":"response.completed","response":{"id":"r"}}\n\n'
+FIRST = b'data: {"type":"response.created","response":{"id":"r"}}\n\n'
+
+
+def test_a_chunk_of_plain_events_is_one_run_with_their_bytes_and_their_number() -> None:
+    splitter = SseSplitter(10_000, runs=True)
+    splitter.feed(FIRST)
+    (run,) = splitter.feed(b"".join(PLAIN))
+    assert (run.kind, run.count, run.raw) == (Kind.OTHER, 3, b"".join(PLAIN))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        TERMINAL,
+        FIRST,
+        b'data: {"type":"error"}\n\n',
+        b'data: {"type":"codex.rate_limits"}\n\n',
+        b'data: {"type":"response.output_item.done","item":{}}\n\n',
+        b'data: {"type":"response.metadata"}\n\n',
+        b'data: {"type": "response.completed"}\n\n',
+        b'data: {"\\u0074ype":"response.completed"}\n\n',
+        b'data: {"n":1,"type":"response.failed"}\n\n',
+        b"data: [DONE]\n\n",
+        b": comment\n\n",
+        b'data: {"type":"response.output_text.delta"}\r\n\r\n',
+        b'data: {"type":"response.output_text.delta",\ndata: "x":1}\n\n',
+        b'data: {"type":"response.output_text.delta"}\n',
+    ],
+)
+def test_a_chunk_with_anything_else_in_it_is_told_apart_as_ever(odd: bytes) -> None:
+    chunk = PLAIN[0] + odd + PLAIN[1]
+    plain, runs = SseSplitter(10_000), SseSplitter(10_000, runs=True)
+    assert plain.feed(FIRST) == runs.feed(FIRST)
+    assert plain.feed(chunk) == runs.feed(chunk)
+
+
+@given(cuts=st.lists(st.integers(1, 400), max_size=6))
+def test_runs_change_nothing_about_the_bytes_or_the_number_of_events(cuts: list[int]) -> None:
+    stream = FIRST + b"".join(PLAIN) * 2 + TERMINAL
+    edges = [0, *sorted({min(cut, len(stream)) for cut in cuts}), len(stream)]
+    splitter = SseSplitter(10_000, runs=True)
+    events = [event for begin, end in itertools.pairwise(edges) for event in splitter.feed(stream[begin:end])]
+    assert b"".join(event.raw for event in events) == stream
+    assert sum(event.count for event in events) == 8
