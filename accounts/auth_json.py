@@ -1,4 +1,4 @@
-"""Codex's own `auth.json`, read for the sign-in or key it holds.
+"""Codex's own `auth.json`: read for the sign-in or key it holds, and written for the Codex client to use.
 
 The form is that of the Codex CLI 0.171: `auth_mode` (optional), `OPENAI_API_KEY`, `tokens` with `id_token`,
 `access_token`, `refresh_token` and `account_id`, and `last_refresh`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -53,6 +53,7 @@ class _Profile(msgspec.Struct):
 
 class _Auth(msgspec.Struct):
     chatgpt_plan_type: str | None = None
+    chatgpt_account_id: str | None = None
 
 
 class _Claims(msgspec.Struct):
@@ -94,6 +95,11 @@ def _sign_in(tokens: _Tokens, last_refresh: str | None) -> Imported:
         account_id=tokens.account_id or "",
         last_refresh=_time(last_refresh),
     )
+    return labelled(credentials)
+
+
+def labelled(credentials: CodexCredentials) -> Imported:
+    """Return `credentials` with the labels that their tokens tell."""
     claims = _read_claims_unverified(credentials.id_token)
     profile, auth = claims.profile or _Profile(), claims.auth or _Auth()
     return Imported(
@@ -102,6 +108,32 @@ def _sign_in(tokens: _Tokens, last_refresh: str | None) -> Imported:
         plan_type=auth.chatgpt_plan_type or "",
         expires_at=token_expiry(credentials.access_token),
     )
+
+
+def signed_in_account(id_token: str) -> str:
+    """Return the ChatGPT account that a new sign-in is for, from its `id_token`; empty when that does not say."""
+    auth = _read_claims_unverified(id_token).auth
+    return (auth.chatgpt_account_id if auth else None) or ""
+
+
+def render_auth_json(credentials: Credentials, now: datetime) -> bytes:
+    """Return the `auth.json` that makes the Codex client use `credentials`.
+
+    `now` stands for the time of the last refresh where that is unknown: without one the client sends no token.
+    """
+    content: dict[str, object] = {"auth_mode": "apikey", "OPENAI_API_KEY": None}
+    if isinstance(credentials, OpenAICredentials):
+        content["OPENAI_API_KEY"] = credentials.api_key
+    else:
+        content["auth_mode"] = "chatgpt"
+        content["tokens"] = {
+            "id_token": credentials.id_token,
+            "access_token": credentials.access_token,
+            "refresh_token": credentials.refresh_token,
+            "account_id": credentials.account_id or None,
+        }
+        content["last_refresh"] = (credentials.last_refresh or now).astimezone(UTC)
+    return msgspec.json.format(msgspec.json.encode(content)) + b"\n"
 
 
 def token_expiry(token: str) -> int | None:

@@ -13,6 +13,10 @@ DEFAULT_BASE_URLS = {
 }
 
 
+# The ChatGPT backend names its paths in a way of its own.
+_BACKEND_API = "/backend-api"
+
+
 class InvalidBaseURL(ValueError):
     """The text cannot be a base URL. The message is one sentence that says what to change."""
 
@@ -40,6 +44,12 @@ def clean_base_url(text: str) -> str:
     if path.endswith("/responses"):
         raise InvalidBaseURL("The base URL ends in /responses, which the gateway appends itself; remove it.")
     return f"{parts.scheme}://{parts.netloc.lower()}{path}"
+
+
+def usage_url(base_url: str) -> str:
+    """Return where a `codex` account at `base_url` tells how much of its windows it has used."""
+    root = base_url.removesuffix("/codex")
+    return f"{root}/wham/usage" if _BACKEND_API in root else f"{root}/api/codex/usage"
 
 
 def _split(text: str) -> SplitResult:

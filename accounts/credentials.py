@@ -123,6 +123,15 @@ def unseal(text: str, keys: Sequence[str]) -> Credentials:
         ) from None
 
 
+def has_newest_key(text: str, keys: Sequence[str]) -> bool:
+    """Say whether `text` is sealed with the first of `keys`; raises `InvalidTokenKey`."""
+    try:
+        _box(keys[:1]).decrypt(text.encode())
+    except InvalidToken:
+        return False
+    return True
+
+
 def check_token_key(accounts: Iterable[HasCredentials], keys: Sequence[str]) -> None:
     """Raise `CredentialsError` when stored credentials cannot be opened; call it before serving.
 

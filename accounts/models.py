@@ -1,4 +1,4 @@
-"""The stored form of an account.
+"""The stored form of an account, of what happened to it, and of the refreshing of its tokens.
 
 Every way to write an account raises its `revision` (see `RevisionField`). A running gateway notices a change
 by it: the registry asks once a second whether the sum of the revisions has moved.
@@ -20,7 +20,7 @@ from django.db.models.expressions import Combinable
 from django.utils import timezone
 
 from accounts.base_url import DEFAULT_BASE_URLS, InvalidBaseURL, clean_base_url
-from accounts.states import Kind, State, Transport, state_at
+from accounts.states import Kind, State, Transport, What, state_at
 
 # Written on every turn, read by people only: it must not make every registry load every account again.
 UNCOUNTED = frozenset({"last_used_at"})
@@ -30,9 +30,9 @@ def _choices(words: type[StrEnum]) -> list[tuple[str, str]]:
     return [(word.value, word.value.replace("_", " ")) for word in words]
 
 
-def _one_of(field: str, words: type[StrEnum]) -> models.CheckConstraint:
+def _one_of(field: str, words: type[StrEnum], model: str = "account") -> models.CheckConstraint:
     values = [word.value for word in words]
-    return models.CheckConstraint(condition=Q(**{f"{field}__in": values}), name=f"account_{field}_is_known")
+    return models.CheckConstraint(condition=Q(**{f"{field}__in": values}), name=f"{model}_{field}_is_known")
 
 
 # The type stubs want parameters that the class does not take at run time.
@@ -100,6 +100,8 @@ class Account(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
     revision = RevisionField(default=1, editable=False)
+    # What upstreams have told of the usage windows, as `store.save_quota` writes it.
+    quota = models.JSONField(default=dict, blank=True, editable=False)
     # Sealed by credentials.py; empty until somebody signs in. Last, because it is by far the longest column.
     credentials = models.TextField(blank=True, editable=False)
 
@@ -158,3 +160,63 @@ class Account(models.Model):
     def is_usable(self, now: datetime) -> bool:
         """Say whether a turn may be given to this account at `now` (aware)."""
         return self.state_at(now) is State.ACTIVE
+
+
+class AccountEvent(models.Model):
+    """One thing that happened to an account. It outlives the account, whose name it keeps.
+
+    `turn` is the turn that found it out, and where there is none, `by` says who did it. Never written by hand:
+    `store` writes it in the transaction that changes the account.
+    """
+
+    account = models.ForeignKey(Account, models.SET_NULL, null=True, blank=True, related_name="events", editable=False)
+    account_name = models.CharField(max_length=50, editable=False)
+    at = models.DateTimeField(default=timezone.now, editable=False)
+    what = models.CharField(max_length=20, choices=_choices(What), editable=False)
+    why = models.CharField(max_length=200, blank=True, editable=False)
+    by = models.CharField(max_length=100, blank=True, editable=False)
+    turn = models.UUIDField(null=True, blank=True, editable=False)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        indexes = [models.Index(fields=["account", "-at"], name="event_of_account")]
+        constraints = [
+            _one_of("what", What, "event"),
+            models.CheckConstraint(
+                condition=~Q(by="") | Q(turn__isnull=False),
+                name="event_has_an_author",
+                violation_error_message="Every event is somebody's doing; name the turn, or who it was.",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.account_name} {self.get_what_display()}"
+
+
+class TokenLease(models.Model):
+    """Who refreshes an account's tokens, and how refreshing has gone. Written by `token_store` alone.
+
+    Whoever holds the lease until `until` is the only one to send the refresh token, which works once. An empty
+    `owner` means that it is free; an `owner` whose time is over has ended before it could give it back.
+    """
+
+    account = models.OneToOneField(
+        Account, models.CASCADE, primary_key=True, related_name="token_lease", editable=False
+    )
+    owner = models.CharField(max_length=40, blank=True, editable=False)
+    until = models.DateTimeField(null=True, blank=True, editable=False)
+    refreshed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    failures = models.PositiveIntegerField(default=0, editable=False)
+    next_try_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_error = models.CharField(max_length=200, blank=True, editable=False)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(owner="", until__isnull=True) | (~Q(owner="") & Q(until__isnull=False)),
+                name="token_lease_has_owner_and_end",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"refreshing of account {self.account_id}"

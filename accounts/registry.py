@@ -13,16 +13,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
+from uuid import UUID
 
 import structlog
 
+from accounts.circuit import HEALTHY, Circuit
 from accounts.credentials import Credentials
+from accounts.quota import NOTHING_KNOWN, Quota
 from accounts.selection import Candidate
-from accounts.states import Kind, State, Transport, state_at
+from accounts.states import LONGEST_LIMIT, Kind, State, Transport, What, state_at
 
-# No usage window of an upstream is longer than a month. A reset further away is an error of theirs, and must
-# not take the account out of the pool for years.
-LONGEST_LIMIT = 32 * 24 * 3600.0
+# Who changes a state when no turn is named.
+TRAFFIC = "traffic"
 # The states that a mark may replace; the others are the operator's word, or as bad already.
 MARKABLE = frozenset({State.ACTIVE, State.LIMITED})
 
@@ -35,7 +37,7 @@ class AccountSnapshot:
 
     `state_until` is unix seconds. `streams` is the most responses it may have in flight. `credentials` is
     None when there are none or they cannot be opened, and then the state is neither active nor limited, else
-    `ValueError`.
+    `ValueError`. `quota` is what the database knows of the account's usage.
     """
 
     id: int
@@ -51,6 +53,7 @@ class AccountSnapshot:
     credentials: Credentials | None
     account_id: str = field(repr=False)
     revision: int
+    quota: Quota = field(default=NOTHING_KNOWN, repr=False)
 
     def __post_init__(self) -> None:
         if self.credentials is None and self.state in MARKABLE:
@@ -60,8 +63,10 @@ class AccountSnapshot:
         """Return the state that counts at `now` (unix seconds): a limit whose end has come is over."""
         return state_at(self.state, self.state_until, now)
 
-    def candidate(self, active: int, waiting: int) -> Candidate:
-        """Return what the selection needs, with the responses in flight and the turns that wait for it."""
+    def candidate(
+        self, active: int, waiting: int, circuit: Circuit = HEALTHY, quota: Quota = NOTHING_KNOWN
+    ) -> Candidate:
+        """Return what the selection needs: the responses in flight, the turns that wait, and what is known."""
         return Candidate(
             id=self.id,
             name=self.name,
@@ -72,6 +77,8 @@ class AccountSnapshot:
             active=active,
             waiting=waiting,
             cap=self.streams,
+            circuit=circuit,
+            quota=quota,
         )
 
 
@@ -80,7 +87,8 @@ class StateChange:
     """A new state for an account that is still in the state `expected`. `until` is unix seconds.
 
     With a `revision` the account must not have changed at all since: what is learned from a refused token
-    must not be written to an account that has a new one.
+    must not be written to an account that has a new one. `by` is the turn that found it out (its id), or else who
+    changes it; `what` is what its event calls the change, None for the word in the table of transitions.
     """
 
     account: int
@@ -89,6 +97,8 @@ class StateChange:
     reason: str
     until: float | None = None
     revision: int | None = None
+    by: UUID | str = TRAFFIC
+    what: What | None = None
 
     def applies_to(self, account: AccountSnapshot) -> bool:
         """Say whether `account` is still as this change expects it."""
@@ -218,12 +228,12 @@ class Registry:
         elif newer is not None and written:
             self._marks[mark.account] = replace(newer, expected=mark.state)
 
-    def mark_limited(self, account: int, until: float, reason: str) -> bool:
+    def mark_limited(self, account: int, until: float, reason: str, by: UUID | str = TRAFFIC) -> bool:
         """Take the account out until `until` (unix seconds) at once, here and soon in the database.
 
         Returns whether this changed anything: not for an account that is gone, out for another cause or
         limited for longer, nor for a time in the past. `reason` is for people and must not contain personal
-        data. Raises `ValueError` when `until` is not a number.
+        data; `by` is the turn that was refused. Raises `ValueError` when `until` is not a number.
         """
         if math.isnan(until):
             raise ValueError(f"Account {account} cannot be limited until NaN; give unix seconds.")
@@ -232,19 +242,19 @@ class Registry:
         current = self._accounts.get(account)
         if current is None or current.state not in MARKABLE or until <= max(now, current.state_until or now):
             return False
-        self._mark(current, StateChange(account, current.state, State.LIMITED, reason, until))
+        self._mark(current, StateChange(account, current.state, State.LIMITED, reason, until, by=by))
         return True
 
-    def mark_needs_login(self, account: int, reason: str) -> bool:
+    def mark_needs_login(self, account: int, reason: str, by: UUID | str = TRAFFIC) -> bool:
         """Take the account out until its operator signs in again, here at once and soon in the database.
 
         Returns whether this changed anything: not for an account that is gone or out for another cause than a
-        limit. `reason` is for people and must not contain personal data.
+        limit. `reason` is for people and must not contain personal data; `by` is the turn that was refused.
         """
         current = self._accounts.get(account)
         if current is None or current.state not in MARKABLE:
             return False
-        change = StateChange(account, current.state, State.NEEDS_LOGIN, reason, revision=current.revision)
+        change = StateChange(account, current.state, State.NEEDS_LOGIN, reason, revision=current.revision, by=by)
         self._mark(current, change)
         return True
 

@@ -6,13 +6,17 @@ with a reason, and the ledger keeps both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import groupby
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
+from accounts.circuit import HEALTHY, Circuit, CircuitState, least_bad
+from accounts.quota import NOTHING_KNOWN, Quota
 from accounts.states import LAST_SECOND, Kind, State, state_at
 
 
@@ -26,7 +30,9 @@ class Reason(StrEnum):
     PAUSED = "paused"
     NEEDS_LOGIN = "needs login"
     DISABLED = "disabled"
+    MODEL_LIMITED = "limited for the model"
     EXCLUDED = "excluded"  # tried before in this turn
+    CIRCUIT_OPEN = "circuit open"  # it has failed too often of late
     FULL = "full"  # as many responses in flight as it may have
 
 
@@ -38,13 +44,33 @@ REASON_OF_STATE = {
 }
 
 
+class Strategy(StrEnum):
+    """In which order accounts of one priority are tried; the lower priority number goes first in every strategy.
+
+    Usage is the fullest usage window of an account, taken as empty while it is unknown.
+    """
+
+    # By responses in flight, as a share of the cap, and by usage, in tenths, added up; then by turns waiting. An
+    # account with twice the capacity fills half as fast, and so gets twice the work.
+    CAPACITY_WEIGHTED = "capacity_weighted"
+    # In turns, whatever the load.
+    ROUND_ROBIN = "round_robin"
+    # By usage, then by load.
+    LEAST_USED = "least_used"
+    # The most used one first, then the busiest: one is used up while the next stays fresh.
+    FILL_FIRST = "fill_first"
+    # In a fixed order: the next one gets what the one before cannot take.
+    PRIORITY = "priority"
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """An account as the selection sees it.
 
     `state_until` is unix seconds; `active` counts responses in flight, `waiting` turns that wait for this
     account, `cap` is the most responses it may have in flight. `models` None means that it serves any model.
-    Raises `ValueError` for a cap below one, a negative count, or an end that the state cannot have.
+    `circuit` and `quota` are what its recent turns and its upstream have told. Raises `ValueError` for a cap below
+    one, a negative count, or an end that the state cannot have.
     """
 
     id: int
@@ -57,6 +83,8 @@ class Candidate:
     waiting: int
     cap: int
     models: frozenset[str] | None = None
+    circuit: Circuit = HEALTHY
+    quota: Quota = NOTHING_KNOWN
 
     def __post_init__(self) -> None:
         if self.cap < 1 or self.active < 0 or self.waiting < 0:
@@ -115,14 +143,16 @@ class PassedOver(NamedTuple):
 class Choice:
     """The accounts to try, best first, and all others with the reason against each.
 
-    `missing_owner` is the required account when it is not among the candidates at all. `now` is the time for
-    which the choice holds, unix seconds.
+    `missing_owner` is the required account when it is not among the candidates at all. `last_resort` is an account
+    that is ranked although its circuit is open, because there is no other. `now` is the time for which the choice
+    holds, unix seconds.
     """
 
     ranked: tuple[int, ...]
     passed_over: tuple[PassedOver, ...]
     now: float
     missing_owner: int | None = None
+    last_resort: int | None = None
 
     @property
     def resets_at(self) -> float | None:
@@ -130,12 +160,20 @@ class Choice:
         return min((each.until for each in self.passed_over if each.until is not None), default=None)
 
 
-def choose(candidates: Sequence[Candidate], request: SelectionRequest, now: float, *, spread: int = 0) -> Choice:
+def choose(
+    candidates: Sequence[Candidate],
+    request: SelectionRequest,
+    now: float,
+    *,
+    spread: int = 0,
+    strategy: Strategy = Strategy.CAPACITY_WEIGHTED,
+) -> Choice:
     """Rank the eligible candidates for a turn at `now` (unix seconds).
 
-    Order: the preferred account, then by priority (the lower number first), then by load (active / cap), then
-    by how many wait. Accounts equal in all of that are rotated by `spread`: give a counter for round robin,
-    or a random number. Raises `ValueError` when two candidates have one id.
+    Order: the preferred account, then by priority (the lower number first), then as the `strategy` says. Accounts
+    equal in all of that are rotated by `spread`: give a counter for round robin, or a random number. When circuits
+    alone keep every account from the turn, the least bad one is ranked. Raises `ValueError` when two candidates
+    have one id.
 
     An empty `ranked` is for the caller to turn into a refusal; `passed_over` says which.
     """
@@ -149,13 +187,19 @@ def choose(candidates: Sequence[Candidate], request: SelectionRequest, now: floa
             eligible.append(candidate)
         else:
             passed_over.append(against)
+    last_resort = None
+    if not eligible and any(each.reason is Reason.CIRCUIT_OPEN for each in passed_over):
+        last_resort = _last_resort(candidates, passed_over, now)
+    if last_resort is not None:
+        eligible.append(last_resort)
     required = request.required
     missing = required is not None and all(candidate.id != required for candidate in candidates)
     return Choice(
-        ranked=_rank(eligible, request.preferred, spread),
+        ranked=_rank(eligible, request.preferred, spread, _standings(eligible, strategy, now)),
         passed_over=tuple(passed_over),
         now=now,
         missing_owner=required if missing else None,
+        last_resort=None if last_resort is None else last_resort.id,
     )
 
 
@@ -173,9 +217,14 @@ def _against(candidate: Candidate, request: SelectionRequest, now: float) -> Pas
     elif state is not State.ACTIVE:
         reason = REASON_OF_STATE[state]
         until = candidate.state_until
+    elif (until := candidate.quota.limited_until(request.model, now)) is not None:
+        reason = Reason.MODEL_LIMITED
     elif candidate.id in request.excluded:
         reason = Reason.EXCLUDED
         detail = f": {request.excluded[candidate.id]}"
+    elif not candidate.circuit.admits(now):
+        reason = Reason.CIRCUIT_OPEN
+        detail = _circuit_detail(candidate.circuit, now)
     elif candidate.active >= candidate.cap:
         reason = Reason.FULL
         detail = f" ({candidate.active} of {candidate.cap})"
@@ -184,19 +233,61 @@ def _against(candidate: Candidate, request: SelectionRequest, now: float) -> Pas
     return PassedOver(candidate.id, candidate.name, reason, detail, until, now)
 
 
-def _rank(eligible: list[Candidate], preferred: int | None, spread: int) -> tuple[int, ...]:
-    def standing(candidate: Candidate) -> tuple[bool, int, float, int]:
-        return (
-            candidate.id != preferred,
-            candidate.priority,
-            candidate.active / candidate.cap,
-            candidate.waiting,
-        )
+def _circuit_detail(circuit: Circuit, now: float) -> str:
+    if circuit.state is CircuitState.HALF_OPEN:
+        return ", being probed"
+    return f" for another {math.ceil(circuit.shut_for(now))} s"
 
+
+def _last_resort(candidates: Sequence[Candidate], passed_over: list[PassedOver], now: float) -> Candidate | None:
+    """Take the least bad account out of `passed_over`, where circuits alone are in the way; None while one is full.
+
+    A full account is worth waiting for. If the least bad one is itself full, it is called that, so that the turn
+    waits for it.
+    """
+    if any(each.reason is Reason.FULL for each in passed_over):
+        return None
+    shut = {each.id for each in passed_over if each.reason is Reason.CIRCUIT_OPEN}
+    chosen = least_bad({candidate.id: candidate.circuit for candidate in candidates if candidate.id in shut})
+    place = next(place for place, each in enumerate(passed_over) if each.id == chosen)
+    candidate = next(candidate for candidate in candidates if candidate.id == chosen)
+    if candidate.active < candidate.cap:
+        del passed_over[place]
+        return candidate
+    passed_over[place] = PassedOver(
+        candidate.id, candidate.name, Reason.FULL, f" ({candidate.active} of {candidate.cap})", None, now
+    )
+    return None
+
+
+Standing: TypeAlias = tuple[float, ...]
+
+# What the strategies sort by, from a candidate, its load (0 to 1) and its usage (0 to 100); the lowest goes first.
+_STANDINGS: dict[Strategy, Callable[[Candidate, float, float], Standing]] = {
+    # In tenths, since with every percent the order of accounts that are equal for all purposes would change.
+    Strategy.CAPACITY_WEIGHTED: lambda each, load, usage: (load + usage // 10 / 10, each.waiting),
+    Strategy.ROUND_ROBIN: lambda each, load, usage: (),
+    Strategy.LEAST_USED: lambda each, load, usage: (usage, load, each.waiting),
+    Strategy.FILL_FIRST: lambda each, load, usage: (-usage, -load, each.id),
+    Strategy.PRIORITY: lambda each, load, usage: (each.id,),
+}
+
+
+def _standings(eligible: Sequence[Candidate], strategy: Strategy, now: float) -> list[Standing]:
+    standing = _STANDINGS[strategy]
+    return [standing(each, each.active / each.cap, each.quota.used_percent(now) or 0.0) for each in eligible]
+
+
+def _rank(
+    eligible: Sequence[Candidate], preferred: int | None, spread: int, standings: Sequence[Standing]
+) -> tuple[int, ...]:
+    ordered = sorted(
+        ((each.id != preferred, each.priority, standing), each.id)
+        for each, standing in zip(eligible, standings, strict=True)
+    )
     ranked: list[int] = []
-    ordered = sorted(eligible, key=lambda candidate: (standing(candidate), candidate.id))
-    for _, group in groupby(ordered, key=standing):
-        equals = [candidate.id for candidate in group]
+    for _, group in groupby(ordered, key=itemgetter(0)):
+        equals = [account for _, account in group]
         start = spread % len(equals)
         ranked += equals[start:] + equals[:start]
     return tuple(ranked)
@@ -208,7 +299,8 @@ def describe(choice: Choice) -> str:
     Times are UTC, with their date when that is not the day of the choice.
     """
     total = len(choice.ranked) + len(choice.passed_over)
-    counts = [f"{len(choice.ranked)} usable"] if choice.ranked else []
+    usable = "tried although its circuit is open" if choice.last_resort is not None else "usable"
+    counts = [f"{len(choice.ranked)} {usable}"] if choice.ranked else []
     for reason in Reason:
         group = [each for each in choice.passed_over if each.reason is reason]
         if group:

@@ -20,6 +20,7 @@ from accounts.credentials import (
     CodexCredentials,
     Credentials,
     WrongTokenKey,
+    has_newest_key,
     seal,
     unseal,
 )
@@ -192,6 +193,16 @@ def mark_used(used: Mapping[int, float]) -> None:
         Account.objects.filter(id=account_id).update(last_used_at=datetime.fromtimestamp(moment, UTC))
 
 
+def require_free_name(name: str) -> None:
+    """Raise `NameTaken` or `RefusedAccount` when no new account could have `name`."""
+    if Account.objects.filter(name=name).exists():
+        raise NameTaken(f"There is an account named {name} already; choose another name or replace it.")
+    try:
+        Account(name=name).clean_fields(exclude={field.name for field in Account._meta.fields} - {"name"})
+    except ValidationError as error:
+        raise RefusedAccount(" ".join(error.messages)) from None
+
+
 def add_account(
     name: str, imported: Imported, options: Options, keys: Sequence[str], *, by: str = COMMAND_LINE
 ) -> Account:
@@ -200,8 +211,7 @@ def add_account(
     A sign-in that is in the pool already is refused: its refresh token works once, so that two accounts would
     take it away from each other.
     """
-    if Account.objects.filter(name=name).exists():
-        raise NameTaken(f"There is an account named {name} already; choose another name or replace it.")
+    require_free_name(name)
     _require_new_identity(imported)
     account = Account(name=name, kind=imported.credentials.kind)
     _fill(account, imported, options, keys)
@@ -290,3 +300,40 @@ def _fill(account: Account, imported: Imported, options: Options, keys: Sequence
     except ValidationError as error:
         raise RefusedAccount(" ".join(error.messages)) from None
     return list(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What became of the accounts' credentials: sealed anew, sealed with the newest key before, not to be opened.
+
+    `left` counts those that others changed at the same time; they may have an older key.
+    """
+
+    sealed: int
+    newest: int
+    unopened: tuple[str, ...]
+    left: int
+
+
+def rotate_keys(keys: Sequence[str]) -> Rotation:
+    """Seal all credentials with the first of `keys`, each on its own, so that it can be stopped and begun again.
+
+    Raises `InvalidTokenKey`. A gateway that was started with other keys cannot open what this has sealed.
+    """
+    sealed = newest = left = 0
+    unopened = []
+    for account in Account.objects.exclude(credentials="").only("name", "credentials"):
+        if has_newest_key(account.credentials, keys):
+            newest += 1
+            continue
+        try:
+            anew = seal(unseal(account.credentials, keys), keys)
+        except (WrongTokenKey, BrokenCredentials):
+            unopened.append(account.name)
+            continue
+        unchanged = Account.objects.filter(id=account.id, credentials=account.credentials)
+        if unchanged.update(credentials=anew) == 1:
+            sealed += 1
+        else:
+            left += 1
+    return Rotation(sealed, newest, tuple(unopened), left)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from cryptography.fernet import Fernet
+from django.db import connection
 
 from accounts.credentials import CodexCredentials, OpenAICredentials, seal
 from accounts.models import Account
@@ -80,3 +83,22 @@ ADA = AccountSnapshot(
 )
 BO = replace(ADA, id=2, name="bo", state=State.LIMITED, state_until=NOW + 2 * HOUR)
 CY = replace(ADA, id=3, name="cy", kind=Kind.OPENAI, state=State.PAUSED, credentials=OpenAICredentials("sk-cy"))
+
+
+@contextmanager
+def meanwhile(statement: str, act: Callable[[], object], times: int = 1) -> Iterator[None]:
+    """Before each of the next `times` queries that begin with `statement` somebody else does `act`."""
+    left = times
+
+    def hook(execute, sql, params, many, context):
+        nonlocal left
+        if left and sql.startswith(statement):
+            left -= 1
+            acting, left = left, 0
+            act()
+            left = acting
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(hook):
+        yield
+    assert not left, f"no query began with {statement}"

@@ -3,9 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from accounts.auth_json import UnusableAuthJson, parse_auth_json, token_expiry
+from accounts.auth_json import UnusableAuthJson, parse_auth_json, render_auth_json, signed_in_account, token_expiry
 from accounts.credentials import CodexCredentials, OpenAICredentials
-from tests.accounts.cast import auth_json, jwt
+from tests.accounts.cast import NOON, SIGN_IN, auth_json, jwt
 
 AUTH = "https://api.openai.com/auth"
 PROFILE = "https://api.openai.com/profile"
@@ -118,3 +118,36 @@ class TestTokenExpiry:
     @pytest.mark.parametrize("token", ["opaque", jwt(), jwt(exp="soon"), jwt(exp=-1), jwt(exp=1e300), jwt(exp=None)])
     def test_a_token_without_a_real_expiry_has_none(self, token):
         assert token_expiry(token) is None
+
+
+class TestRender:
+    def test_what_is_written_is_read_back_whole(self):
+        for credentials in (parse_auth_json(auth_json()).credentials, OpenAICredentials("sk-1")):
+            assert parse_auth_json(render_auth_json(credentials, NOON)).credentials == credentials
+
+    def test_a_sign_in_has_the_client_s_own_form(self):
+        content = json.loads(render_auth_json(SIGN_IN, NOON))
+        assert content == {
+            "auth_mode": "chatgpt",
+            "OPENAI_API_KEY": None,
+            "tokens": {
+                "id_token": "",
+                "access_token": "access-of-ada",
+                "refresh_token": "refresh-of-ada",
+                "account_id": "chatgpt-ada",
+            },
+            "last_refresh": "2026-03-02T12:00:00Z",
+        }
+
+    def test_an_unknown_account_id_is_null(self):
+        rendered = render_auth_json(CodexCredentials("access", "refresh"), NOON)
+        assert json.loads(rendered)["tokens"]["account_id"] is None
+
+
+class TestSignedInAccount:
+    def test_the_id_token_says_which_account_a_new_sign_in_is_for(self):
+        assert signed_in_account(jwt(**{AUTH: {"chatgpt_account_id": "chatgpt-ada"}})) == "chatgpt-ada"
+
+    @pytest.mark.parametrize("id_token", ["", "opaque", jwt(), jwt(**{AUTH: {}})])
+    def test_one_that_does_not_say_leaves_it_empty(self, id_token):
+        assert signed_in_account(id_token) == ""

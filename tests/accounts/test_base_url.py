@@ -1,6 +1,6 @@
 import pytest
 
-from accounts.base_url import DEFAULT_BASE_URLS, InvalidBaseURL, clean_base_url
+from accounts.base_url import DEFAULT_BASE_URLS, InvalidBaseURL, clean_base_url, usage_url
 from accounts.states import Kind
 
 
@@ -73,3 +73,16 @@ def test_what_cannot_be_a_base_url_is_refused_with_the_remedy(text, sentence):
 def test_each_kind_has_a_default_that_is_clean():
     for kind in Kind:
         assert clean_base_url(DEFAULT_BASE_URLS[kind]) == DEFAULT_BASE_URLS[kind]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "url"),
+    [
+        ("https://chatgpt.com/backend-api/codex", "https://chatgpt.com/backend-api/wham/usage"),
+        ("http://localhost:9000/backend-api/codex", "http://localhost:9000/backend-api/wham/usage"),
+        ("https://codex.example.com/codex", "https://codex.example.com/api/codex/usage"),
+        ("https://codex.example.com", "https://codex.example.com/api/codex/usage"),
+    ],
+)
+def test_usage_is_told_beside_the_base_url_in_the_backend_s_own_way(base_url, url):
+    assert usage_url(base_url) == url

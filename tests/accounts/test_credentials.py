@@ -11,6 +11,7 @@ from accounts.credentials import (
     OpenAICredentials,
     WrongTokenKey,
     check_token_key,
+    has_newest_key,
     seal,
     unseal,
 )
@@ -68,6 +69,13 @@ class TestSealing:
         assert unseal(sealed, OTHER_KEYS) == OPENAI
         with pytest.raises(WrongTokenKey):
             unseal(sealed, KEYS)
+
+    def test_it_can_be_told_which_key_has_sealed_a_text(self):
+        sealed = seal(OPENAI, KEYS)
+        assert has_newest_key(sealed, KEYS + OTHER_KEYS)
+        assert not has_newest_key(sealed, OTHER_KEYS + KEYS)
+        with pytest.raises(InvalidTokenKey, match="no token key"):
+            has_newest_key(sealed, [])
 
     @pytest.mark.parametrize("damage", [lambda text: text[:-4], lambda text: "", lambda text: "no ciphertext ä"])
     def test_a_text_that_no_key_opens_says_what_to_restore_and_does_not_come_back(self, damage):

@@ -6,7 +6,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import IntegrityError
 
-from accounts.models import Account
+from accounts.models import Account, AccountEvent, TokenLease
 from accounts.states import State
 from tests.accounts.cast import NOON, stored, stored_cast
 
@@ -136,3 +136,30 @@ class TestTable:
 
     def test_the_migrations_match_the_models(self):
         call_command("makemigrations", "accounts", check=True, dry_run=True, stdout=StringIO())
+
+
+@pytest.mark.django_db
+class TestEvent:
+    def test_it_outlives_its_account_under_its_name(self):
+        account = stored("ada")
+        AccountEvent.objects.create(account=account, account_name="ada", what="paused", by="admin")
+        TokenLease.objects.create(account=account)
+        account.delete()
+        event = AccountEvent.objects.get()
+        assert (event.account, str(event)) == (None, "ada paused")
+        assert not TokenLease.objects.exists()
+
+    def test_the_newest_comes_first(self):
+        account = stored("ada")
+        for minute, what in ((1, "paused"), (3, "disabled"), (2, "resumed")):
+            AccountEvent.objects.create(account=account, what=what, by="admin", at=NOON + timedelta(minutes=minute))
+        assert [event.what for event in account.events.all()] == ["disabled", "resumed", "paused"]
+
+    @pytest.mark.parametrize("values", [{"what": "paused"}, {"what": "vanished", "by": "admin"}])
+    def test_the_database_itself_refuses_one_without_author_or_of_an_unknown_kind(self, values):
+        with pytest.raises(IntegrityError):
+            AccountEvent.objects.create(account_name="ada", **values)
+
+    def test_a_lease_says_whose_refreshing_it_is(self):
+        account = stored("ada")
+        assert str(TokenLease(account=account)) == f"refreshing of account {account.id}"

@@ -1,12 +1,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from structlog.testing import capture_logs
 
-from accounts.registry import LONGEST_LIMIT, AccountSnapshot, PoolChange, Registry, StateChange, Timing
-from accounts.states import Kind, State
+from accounts.circuit import Circuit
+from accounts.quota import Plan, Quota
+from accounts.registry import AccountSnapshot, PoolChange, Registry, StateChange, Timing
+from accounts.states import LONGEST_LIMIT, Kind, State
 from tests.accounts.cast import ADA, BO, CY, HOUR, NOW
 
 
@@ -111,6 +114,11 @@ class TestSnapshot:
         )
         assert (candidate.state, candidate.state_until) == (State.LIMITED, BO.state_until)
         assert (candidate.active, candidate.waiting, candidate.cap) == (3, 1, 8)
+
+    def test_it_stands_with_what_is_known_of_its_turns_and_its_usage(self):
+        circuit, quota = Circuit(ejections=1), Quota(plan=Plan(NOW, "plus"))
+        candidate = ADA.candidate(0, 0, circuit, quota)
+        assert (candidate.circuit, candidate.quota) == (circuit, quota)
 
     def test_a_limit_that_is_over_counts_as_active(self):
         assert BO.state_at(NOW) is State.LIMITED
@@ -246,6 +254,14 @@ class TestMarks:
         assert shop.rows[ADA.id].state is State.LIMITED
         assert shop.registry.accounts == (shop.rows[ADA.id],)
         assert shop.written == [StateChange(ADA.id, State.ACTIVE, State.LIMITED, "usage limit", NOW + HOUR)]
+
+    async def test_the_turn_that_found_it_out_is_written_with_it(self):
+        shop = await opened(ADA, BO)
+        turn = uuid4()
+        shop.registry.mark_limited(ADA.id, NOW + HOUR, "usage limit", by=turn)
+        shop.registry.mark_needs_login(BO.id, "401", by=turn)
+        await shop.ticks()
+        assert [change.by for change in shop.written] == [turn, turn]
 
     async def test_a_mark_is_written_once(self):
         shop = await opened(ADA)

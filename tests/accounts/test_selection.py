@@ -1,10 +1,13 @@
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounts.selection import Candidate, Choice, Reason, SelectionRequest, choose, describe
+from accounts.circuit import HEALTHY, Circuit, CircuitState
+from accounts.quota import NOTHING_KNOWN, ModelLimit, Quota, Window
+from accounts.selection import Candidate, Choice, Reason, SelectionRequest, Strategy, choose, describe
 from accounts.states import Kind, State
 from tests.accounts.cast import HOUR, NOW
 
@@ -25,6 +28,16 @@ def candidate(id, **values):
     return Candidate(id=id, **(defaults | values))
 
 
+def open_until(until):
+    return Circuit(CircuitState.OPEN, until=until)
+
+
+def used(percent):
+    return Quota({"codex/primary": Window(NOW, float(percent), 300, NOW + HOUR)})
+
+
+PROBED = Circuit(CircuitState.HALF_OPEN, probes=(NOW,))
+SHUT = open_until(NOW + 12.5)
 ADA = candidate(1, name="ada")
 BO = candidate(2, name="bo", state=State.LIMITED, state_until=NOW + 2 * HOUR + 300)
 CY = candidate(3, name="cy", state=State.PAUSED)
@@ -136,6 +149,117 @@ class TestRanking:
         assert choose(pool, ANY, NOW, spread=4).ranked == choose(pool[::-1], ANY, NOW, spread=4).ranked
 
 
+class TestCircuits:
+    def test_an_account_whose_circuit_is_open_is_passed_over_until_its_ejection_ends(self):
+        shut = candidate(4, name="dee", circuit=SHUT)
+        choice = choose([ADA, shut], ANY, NOW)
+        assert (choice.ranked, choice.last_resort) == ((1,), None)
+        assert choice.passed_over[0].text == "circuit open for another 13 s"
+        assert choose([ADA, shut], ANY, NOW + 12.5).ranked == (1, 4)
+
+    def test_one_that_is_being_probed_is_passed_over(self):
+        choice = choose([ADA, candidate(4, circuit=PROBED)], ANY, NOW)
+        assert choice.passed_over[0].text == "circuit open, being probed"
+        assert choice.resets_at is None
+
+    def test_when_every_circuit_is_open_the_least_bad_account_is_tried_rather_than_none(self):
+        worse = candidate(4, circuit=open_until(NOW + 60))
+        choice = choose([worse, candidate(5, circuit=SHUT), BO], ANY, NOW)
+        assert (choice.ranked, choice.last_resort) == ((5,), 5)
+        assert [each.id for each in choice.passed_over] == [4, 2]
+        assert describe(choice) == (
+            "3 accounts: 1 tried although its circuit is open, 1 limited until 14:05, 1 circuit open"
+        )
+
+    def test_the_owner_is_tried_although_its_circuit_is_open(self):
+        choice = choose([ADA, candidate(4, circuit=SHUT)], SelectionRequest(required=4), NOW)
+        assert (choice.ranked, choice.last_resort) == ((4,), 4)
+
+    def test_an_account_that_was_tried_before_is_no_last_resort(self):
+        request = SelectionRequest(excluded={4: "connect refused"})
+        assert choose([candidate(4, circuit=SHUT)], request, NOW).ranked == ()
+
+    def test_a_full_account_is_worth_waiting_for(self):
+        choice = choose([candidate(4, active=8), candidate(5, circuit=SHUT)], ANY, NOW)
+        assert choice.ranked == ()
+        assert {each.reason for each in choice.passed_over} == {Reason.FULL, Reason.CIRCUIT_OPEN}
+
+    def test_a_last_resort_that_is_full_is_waited_for(self):
+        choice = choose([candidate(4, circuit=SHUT, active=8)], ANY, NOW)
+        assert (choice.ranked, choice.last_resort) == ((), None)
+        assert choice.passed_over[0].text == "full (8 of 8)"
+
+
+class TestModelLimits:
+    LIMITED = candidate(4, name="dee", quota=Quota(model_limits={"gpt-6": ModelLimit(NOW, NOW + 2 * HOUR)}))
+
+    def test_an_account_that_may_not_use_the_model_yet_is_passed_over_for_it_alone(self):
+        choice = choose([self.LIMITED], SelectionRequest(model="gpt-6"), NOW)
+        assert choice.passed_over[0].text == "limited for the model until 14:00"
+        assert choice.resets_at == NOW + 2 * HOUR
+        assert choose([self.LIMITED], SelectionRequest(model="gpt-5.5"), NOW).ranked == (4,)
+        assert choose([self.LIMITED], ANY, NOW).ranked == (4,)
+
+    def test_the_limit_ends_by_itself(self):
+        assert choose([self.LIMITED], SelectionRequest(model="gpt-6"), NOW + 2 * HOUR).ranked == (4,)
+
+    def test_a_full_usage_window_alone_keeps_nobody_out(self):
+        assert choose([candidate(4, quota=used(100))], SelectionRequest(model="gpt-6"), NOW).ranked == (4,)
+
+
+class TestStrategies:
+    # Idle and fresh, busy and fresh, idle and nearly used up.
+    POOL = (candidate(1), candidate(2, active=4), candidate(3, quota=used(85)))
+
+    def ranked(self, strategy, pool=POOL, spread=0):
+        return choose(pool, ANY, NOW, spread=spread, strategy=strategy).ranked
+
+    @pytest.mark.parametrize(
+        ("strategy", "order"),
+        [
+            (Strategy.CAPACITY_WEIGHTED, (1, 2, 3)),
+            (Strategy.ROUND_ROBIN, (1, 2, 3)),
+            (Strategy.LEAST_USED, (1, 2, 3)),
+            (Strategy.FILL_FIRST, (3, 2, 1)),
+            (Strategy.PRIORITY, (1, 2, 3)),
+        ],
+    )
+    def test_each_has_its_order(self, strategy, order):
+        assert self.ranked(strategy) == order
+        assert self.ranked(strategy, self.POOL[::-1]) == order
+
+    @pytest.mark.parametrize("strategy", Strategy)
+    def test_the_lower_priority_number_goes_first_in_each(self, strategy):
+        pool = [replace(each, priority=-each.id) for each in self.POOL]
+        assert self.ranked(strategy, pool) == (3, 2, 1)
+
+    def test_by_capacity_is_the_default(self):
+        assert choose(self.POOL, ANY, NOW).ranked == self.ranked(Strategy.CAPACITY_WEIGHTED)
+
+    def test_by_capacity_load_and_usage_count_alike(self):
+        assert self.ranked(Strategy.CAPACITY_WEIGHTED, [candidate(1, active=7), candidate(2, quota=used(60))]) == (2, 1)
+        assert self.ranked(Strategy.CAPACITY_WEIGHTED, [candidate(1, active=3), candidate(2, quota=used(60))]) == (1, 2)
+
+    def test_by_capacity_accounts_within_a_tenth_take_turns(self):
+        pool = [candidate(1, quota=used(41)), candidate(2, quota=used(49))]
+        assert [self.ranked(Strategy.CAPACITY_WEIGHTED, pool, spread)[0] for spread in range(4)] == [1, 2, 1, 2]
+
+    def test_in_turns_the_load_does_not_matter(self):
+        assert [self.ranked(Strategy.ROUND_ROBIN, spread=spread)[0] for spread in range(4)] == [1, 2, 3, 1]
+
+    def test_by_usage_the_smallest_difference_counts_before_the_load(self):
+        pool = [candidate(1, quota=used(3)), candidate(2, quota=used(2), active=7)]
+        assert self.ranked(Strategy.LEAST_USED, pool, spread=1) == (2, 1)
+
+    def test_filling_first_stays_with_the_account_it_has_begun(self):
+        pool = [candidate(1), candidate(2, active=7), candidate(3, active=8, quota=used(99))]
+        assert self.ranked(Strategy.FILL_FIRST, pool) == (2, 1)
+
+    def test_a_fixed_order_is_neither_rotated_nor_moved_by_load(self):
+        pool = [candidate(1, active=7, quota=used(99)), candidate(2)]
+        assert [self.ranked(Strategy.PRIORITY, pool, spread) for spread in range(3)] == [(1, 2)] * 3
+
+
 class TestIllegalInput:
     @pytest.mark.parametrize(
         "values",
@@ -202,6 +326,8 @@ def candidates(draw, id):
         waiting=draw(st.integers(0, 2)),
         cap=draw(st.integers(1, 4)),
         models=draw(st.sampled_from([None, frozenset({"a"}), frozenset({"a", "b"})])),
+        circuit=draw(st.sampled_from([HEALTHY, HEALTHY, SHUT, PROBED])),
+        quota=draw(st.sampled_from([NOTHING_KNOWN, used(70), Quota(model_limits={"a": ModelLimit(NOW, NOW + 1)})])),
     )
 
 
@@ -217,7 +343,7 @@ REQUESTS = st.builds(
 
 
 def may_take(candidate, request):
-    """The rules once more, as a plain conjunction."""
+    """The rules but that of the circuit once more, as a plain conjunction."""
     rested = candidate.state is State.LIMITED and candidate.state_until is not None
     return (
         (candidate.state is State.ACTIVE or (rested and candidate.state_until <= NOW))
@@ -226,27 +352,36 @@ def may_take(candidate, request):
         and (request.required is None or candidate.id == request.required)
         and (request.kind is None or candidate.kind is request.kind)
         and (request.model is None or candidate.models is None or request.model in candidate.models)
+        and request.model not in candidate.quota.model_limits
     )
 
 
 class TestProperties:
-    @settings(deadline=None)
-    @given(pool=POOLS, request=REQUESTS, spread=st.integers(-5, 1000))
-    def test_each_candidate_is_either_eligible_and_ranked_or_passed_over_with_a_reason(self, pool, request, spread):
-        choice = choose(pool, request, NOW, spread=spread)
-        assert sorted(choice.ranked) == [each.id for each in pool if may_take(each, request)]
+    @settings(deadline=None, max_examples=60)
+    @given(pool=POOLS, request=REQUESTS, spread=st.integers(-5, 1000), strategy=st.sampled_from(Strategy))
+    def test_each_candidate_is_either_eligible_and_ranked_or_passed_over_with_a_reason(
+        self, pool, request, spread, strategy
+    ):
+        choice = choose(pool, request, NOW, spread=spread, strategy=strategy)
+        able = [each for each in pool if may_take(each, request)]
+        if choice.last_resort is None:
+            assert sorted(choice.ranked) == [each.id for each in able if each.circuit.admits(NOW)]
+        else:
+            assert choice.ranked == (choice.last_resort,)
+            assert choice.last_resort in [each.id for each in able]
+            assert not any(each.circuit.admits(NOW) for each in able)
         passed_over = [each.id for each in choice.passed_over]
         assert sorted([*choice.ranked, *passed_over]) == [each.id for each in pool]
         assert all(each.text.startswith(each.reason.value) for each in choice.passed_over)
         assert describe(choice)
 
-    @settings(deadline=None)
+    @settings(deadline=None, max_examples=60)
     @given(pool=POOLS, request=REQUESTS, spread=st.integers(0, 100))
     def test_an_owner_is_never_replaced_by_another(self, pool, request, spread):
         if request.required is not None:
             assert set(choose(pool, request, NOW, spread=spread).ranked) <= {request.required}
 
-    @settings(deadline=None)
+    @settings(deadline=None, max_examples=60)
     @given(pool=POOLS, request=REQUESTS, spread=st.integers(0, 100))
     def test_the_preferred_account_is_first_if_ranked_and_the_rest_follow_by_rank(self, pool, request, spread):
         ranked = choose(pool, request, NOW, spread=spread).ranked
@@ -254,26 +389,32 @@ class TestProperties:
             assert ranked[0] == request.preferred
         by_id = {each.id: each for each in pool}
         rest = [by_id[id] for id in ranked if id != request.preferred]
-        standing = [(each.priority, each.active / each.cap, each.waiting) for each in rest]
+        usage = [each.quota.used_percent(NOW) or 0 for each in rest]
+        load = [each.active / each.cap + usage // 10 / 10 for each, usage in zip(rest, usage, strict=True)]
+        standing = [(each.priority, load, each.waiting) for each, load in zip(rest, load, strict=True)]
         assert standing == sorted(standing)
 
 
 class TestCost:
-    def seconds(self, pool, request) -> float:
+    def seconds(self, pool, request, strategy) -> float:
         """The best of many runs in processor time, so that a busy machine does not count."""
         best = 1.0
         for _ in range(40):
             start = time.process_time_ns()
-            choose(pool, request, NOW)
+            choose(pool, request, NOW, strategy=strategy)
             best = min(best, (time.process_time_ns() - start) / 1e9)
         return best
 
     @pytest.mark.parametrize("request_", [ANY, SelectionRequest(required=7), SelectionRequest(preferred=7)])
-    @pytest.mark.parametrize("state", [State.ACTIVE, State.LIMITED])
-    def test_two_hundred_accounts_cost_less_than_a_millisecond(self, state, request_):
-        until = NOW + HOUR if state is State.LIMITED else None
-        pool = [candidate(id, state=state, state_until=until, active=id % 8) for id in range(200)]
-        assert self.seconds(pool, request_) < 0.001
+    @pytest.mark.parametrize("strategy", Strategy)
+    def test_two_hundred_accounts_cost_less_than_a_millisecond(self, strategy, request_):
+        pool = [candidate(id, active=id % 8, quota=used(id % 100)) for id in range(200)]
+        assert self.seconds(pool, request_, strategy) < 0.001
+
+    @pytest.mark.parametrize("values", [{"state": State.LIMITED, "state_until": NOW + HOUR}, {"circuit": SHUT}])
+    def test_so_does_finding_that_none_of_them_is_well(self, values):
+        pool = [candidate(id, **values) for id in range(200)]
+        assert self.seconds(pool, ANY, Strategy.CAPACITY_WEIGHTED) < 0.001
 
     def test_a_choice_keeps_the_time_it_was_made_for(self):
         assert choose([], ANY, NOW) == Choice(ranked=(), passed_over=(), now=NOW)

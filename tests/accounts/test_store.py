@@ -1,31 +1,49 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
+from cryptography.fernet import Fernet
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 from structlog.testing import capture_logs
 
 from accounts.auth_json import Imported
 from accounts.credentials import CodexCredentials, InvalidTokenKey, OpenAICredentials, check_token_key, seal, unseal
-from accounts.models import Account
+from accounts.models import Account, AccountEvent, TokenLease
+from accounts.quota import NOTHING_KNOWN, ModelLimit, Plan, Quota, Window, merge
 from accounts.registry import AccountSnapshot, StateChange
-from accounts.states import Kind, State, Transport
+from accounts.states import IllegalTransition, Kind, State, Transport, What
 from accounts.store import (
     NameTaken,
     Options,
     RefusedAccount,
+    Rotation,
     add_account,
     change_state,
     load_snapshots,
+    note_event,
     replace_credentials,
+    require_free_name,
+    rotate_keys,
+    save_quota,
 )
-from tests.accounts.cast import HOUR, KEYS, NOW, OTHER_KEYS, SIGN_IN, stored, stored_cast
+from tests.accounts.cast import HOUR, KEYS, NOON, NOW, OTHER_KEYS, SIGN_IN, meanwhile, stored, stored_cast
 
 pytestmark = pytest.mark.django_db
 BY_DEFAULT = Options()
 NEWER = replace(SIGN_IN, access_token="newer-access")
+QUOTA = Quota(
+    {"codex/primary": Window(NOW, 42.0, 300, NOW + HOUR)},
+    plan=Plan(NOW, "plus"),
+    model_limits={"gpt-6": ModelLimit(NOW, NOW + HOUR)},
+)
+
+
+def events() -> list[str]:
+    return [event.what for event in AccountEvent.objects.order_by("id")]
 
 
 def load(*known: AccountSnapshot) -> tuple[AccountSnapshot, ...]:
@@ -106,6 +124,17 @@ class TestLoadSnapshots:
         Account.objects.update(last_used_at=datetime.fromtimestamp(NOW, UTC))
         assert load_snapshots(KEYS, 8, known) is None
 
+    def test_what_is_known_of_the_usage_comes_with_it(self):
+        ada = stored("ada")
+        save_quota(ada.id, QUOTA)
+        assert load()[0].quota == QUOTA
+
+    def test_a_usage_that_cannot_be_read_is_unknown_and_hides_no_account(self):
+        stored("ada", quota={"windows": ["odd"]})
+        with capture_logs() as logs:
+            assert load()[0].quota == NOTHING_KNOWN
+        assert logs[0]["event"] == "quota_not_read"
+
 
 class TestUnreadableCredentials:
     @pytest.mark.parametrize("state", ["active", "limited"])
@@ -177,11 +206,87 @@ class TestChangeState:
     def test_an_account_that_is_gone_is_not_written(self):
         assert not change_state(StateChange(9, State.ACTIVE, State.PAUSED, ""))
 
+    def test_each_change_writes_one_event_with_its_reason_and_its_author(self):
+        ada, turn = stored("ada"), uuid4()
+        assert change_state(StateChange(ada.id, State.ACTIVE, State.LIMITED, "usage limit", NOW + HOUR, by=turn))
+        event = AccountEvent.objects.get()
+        assert (event.account, event.account_name, event.what, event.why) == (ada, "ada", "limited", "usage limit")
+        assert (event.by, event.turn) == ("", turn)
+        change_state(StateChange(ada.id, State.LIMITED, State.ACTIVE, "", by="upkeep"))
+        assert events() == ["limited", "recovered"]
+
+    def test_a_change_that_does_not_apply_writes_none(self):
+        cy = stored("cy", state="paused")
+        change_state(StateChange(cy.id, State.ACTIVE, State.LIMITED, "usage limit", NOW + HOUR))
+        assert events() == []
+
+    def test_an_event_that_cannot_be_written_takes_the_change_with_it(self):
+        ada = stored("ada")
+        with pytest.raises(IntegrityError), transaction.atomic():
+            change_state(StateChange(ada.id, State.ACTIVE, State.PAUSED, "", by=""))
+        ada.refresh_from_db()
+        assert ada.state == "active"
+
+    def test_a_change_that_no_account_may_make_is_a_defect(self):
+        cy = stored("cy", state="paused")
+        with pytest.raises(IllegalTransition):
+            change_state(StateChange(cy.id, State.PAUSED, State.LIMITED, ""))
+
+    def test_it_can_hang_on_one_more_condition(self):
+        ada = stored("ada")
+        change = StateChange(ada.id, State.ACTIVE, State.PAUSED, "")
+        assert not change_state(change, only=Q(priority=7))
+        assert change_state(change, only=Q(priority=100))
+
     def test_a_long_reason_is_cut(self):
         ada = stored("ada")
         assert change_state(StateChange(ada.id, State.ACTIVE, State.PAUSED, "x" * 500))
         ada.refresh_from_db()
         assert ada.state_reason == "x" * 200
+
+
+class TestNoteEvent:
+    def test_what_happened_is_noted_with_who_did_it(self):
+        ada = stored("ada")
+        assert note_event(ada.id, What.CIRCUIT_OPENED, "x" * 500, "traffic")
+        event = AccountEvent.objects.get()
+        assert (event.what, event.why, event.by, event.turn) == ("circuit_opened", "x" * 200, "traffic", None)
+
+    def test_of_an_account_that_is_gone_nothing_is_noted(self):
+        assert not note_event(9, What.CIRCUIT_OPENED, "", "traffic")
+        assert events() == []
+
+
+class TestSaveQuota:
+    def test_new_evidence_is_merged_into_what_is_stored(self):
+        ada = stored("ada")
+        assert save_quota(ada.id, QUOTA)
+        newer = Quota({"codex/primary": Window(NOW + 1, 50.0, 300, NOW + HOUR)}, model_limits=QUOTA.model_limits)
+        assert save_quota(ada.id, newer)
+        assert load()[0].quota == merge(QUOTA, newer)
+        assert load()[0].revision == 3
+
+    def test_old_evidence_changes_nothing_and_makes_nobody_load_the_account_again(self):
+        ada = stored("ada")
+        save_quota(ada.id, QUOTA)
+        assert not save_quota(ada.id, QUOTA)
+        assert not save_quota(ada.id, NOTHING_KNOWN)
+        assert load()[0].revision == 2
+
+    def test_what_another_one_saves_in_the_same_moment_is_kept(self):
+        ada = stored("ada")
+        week = Quota({"codex/secondary": Window(NOW, 80.0, 10_080, NOW + HOUR)})
+        with meanwhile("UPDATE", lambda: save_quota(ada.id, week)):
+            assert save_quota(ada.id, QUOTA)
+        assert load()[0].quota == merge(QUOTA, week)
+
+    def test_an_account_that_changes_all_the_time_is_left_for_the_next_time(self):
+        ada = stored("ada")
+        with meanwhile("UPDATE", lambda: Account.objects.update(priority=7), times=5):
+            assert not save_quota(ada.id, QUOTA)
+
+    def test_of_an_account_that_is_gone_nothing_is_saved(self):
+        assert not save_quota(9, QUOTA)
 
 
 class TestAddAccount:
@@ -192,6 +297,19 @@ class TestAddAccount:
         assert ada.base_url == "https://chatgpt.com/backend-api/codex"
         assert (ada.account_id, ada.email, ada.plan_type) == ("chatgpt-ada", "ada@example.com", "plus")
         assert unseal(ada.credentials, KEYS) == SIGN_IN
+
+        assert events() == ["added"]
+
+    def test_a_sign_in_that_is_in_the_pool_already_is_refused(self):
+        add_account("ada", Imported(SIGN_IN, "ada@example.com"), BY_DEFAULT, KEYS)
+        with pytest.raises(RefusedAccount, match="in the pool as ada already"):
+            add_account("bo", Imported(NEWER, "ada@example.com"), BY_DEFAULT, KEYS)
+
+    def test_another_member_of_the_same_workspace_is_another_sign_in(self):
+        add_account("ada", Imported(SIGN_IN, "ada@example.com"), BY_DEFAULT, KEYS)
+        add_account("bo", Imported(SIGN_IN, "bo@example.com"), BY_DEFAULT, KEYS)
+        add_account("cy", Imported(SIGN_IN), BY_DEFAULT, KEYS)
+        assert Account.objects.count() == 3
 
     def test_options_are_stored_and_the_base_url_cleaned(self):
         options = Options("https://Example.com/v1/", Transport.HTTP, 5)
@@ -233,6 +351,30 @@ class TestReplaceCredentials:
         assert (ada.email, ada.plan_type, ada.priority) == ("new@example.com", "pro", 7)
         assert ada.revision == 2
 
+        assert [(event.what, event.by) for event in AccountEvent.objects.all()] == [("signed_in", "command line")]
+
+    def test_what_held_back_the_old_tokens_does_not_hold_back_the_new_ones(self):
+        ada = stored("ada")
+        TokenLease.objects.create(account=ada, failures=3, next_try_at=NOON, last_error="no answer")
+        replace_credentials("ada", Imported(NEWER), BY_DEFAULT, KEYS)
+        lease = TokenLease.objects.get()
+        assert (lease.failures, lease.next_try_at, lease.last_error) == (0, None, "")
+
+    def test_what_the_operator_decides_in_the_same_moment_stays(self):
+        stored("ada", state="needs_login")
+        with meanwhile("UPDATE", lambda: Account.objects.update(state="disabled")):
+            replace_credentials("ada", Imported(NEWER), BY_DEFAULT, KEYS)
+        ada = Account.objects.get()
+        assert (ada.state, unseal(ada.credentials, KEYS)) == ("disabled", NEWER)
+
+    def test_an_account_that_changes_all_the_time_is_not_replaced(self):
+        stored("ada")
+        with (
+            meanwhile("UPDATE", lambda: Account.objects.update(priority=7), times=5),
+            pytest.raises(RefusedAccount, match="try again"),
+        ):
+            replace_credentials("ada", Imported(NEWER), BY_DEFAULT, KEYS)
+
     def test_options_that_are_given_replace_the_stored_ones(self):
         stored("ada")
         replace_credentials("ada", Imported(NEWER), Options("https://example.com/x/", priority=1), KEYS)
@@ -266,3 +408,37 @@ class TestReplaceCredentials:
         stored("ada")
         with pytest.raises(RefusedAccount, match="of kind codex"):
             replace_credentials("ada", Imported(OpenAICredentials("sk-1")), BY_DEFAULT, KEYS)
+
+
+class TestRequireFreeName:
+    @pytest.mark.parametrize("name", ["", "a b", "-ada"])
+    def test_a_name_that_no_account_could_have_is_refused(self, name):
+        with pytest.raises(RefusedAccount):
+            require_free_name(name)
+
+    def test_a_free_name_is_free(self):
+        require_free_name("ada")
+
+
+class TestRotateKeys:
+    BOTH = OTHER_KEYS + KEYS
+
+    def test_everything_is_sealed_with_the_first_key_and_means_the_same(self):
+        stored("ada")
+        stored("bo", credentials=seal(NEWER, OTHER_KEYS))
+        stored("cy", credentials="")
+        assert rotate_keys(self.BOTH) == Rotation(sealed=1, newest=1, unopened=(), left=0)
+        assert unseal(Account.objects.get(name="ada").credentials, OTHER_KEYS) == SIGN_IN
+        assert rotate_keys(self.BOTH) == Rotation(sealed=0, newest=2, unopened=(), left=0)
+
+    def test_what_no_key_opens_is_named_and_stays(self):
+        stored("ada")
+        sealed = stored("bo", credentials=seal(NEWER, [Fernet.generate_key().decode()])).credentials
+        assert rotate_keys(self.BOTH) == Rotation(sealed=1, newest=0, unopened=("bo",), left=0)
+        assert Account.objects.get(name="bo").credentials == sealed
+
+    def test_new_tokens_in_the_same_moment_are_not_overwritten(self):
+        stored("ada")
+        with meanwhile("UPDATE", lambda: Account.objects.update(credentials=seal(NEWER, KEYS))):
+            assert rotate_keys(self.BOTH).left == 1
+        assert unseal(Account.objects.get().credentials, self.BOTH) == NEWER

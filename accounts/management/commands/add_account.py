@@ -1,17 +1,21 @@
-"""Add an account to the pool, or give one new credentials."""
+"""Add accounts to the pool, or give one new credentials."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, TypedDict, Unpack
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
 
 from accounts.auth_json import Imported, UnusableAuthJson, parse_auth_json
 from accounts.credentials import CredentialsError, OpenAICredentials
+from accounts.models import Account
 from accounts.states import Kind, Transport
 from accounts.store import NameTaken, Options, RefusedAccount, add_account, replace_credentials
 
@@ -23,7 +27,7 @@ class Arguments(TypedDict, total=False):
 
     name: str
     kind: str
-    auth_json: str | None
+    auth_json: Sequence[str] | None
     api_key_file: str | None
     base_url: str | None
     transport: str | None
@@ -33,7 +37,10 @@ class Arguments(TypedDict, total=False):
 
 
 class Command(BaseCommand):
-    help = "Add an account to the pool, or give one new credentials with --replace."
+    help = (
+        "Add an account to the pool, or give one new credentials with --replace. Several auth.json files become "
+        "accounts named NAME-1, NAME-2 and so on, all of them or none."
+    )
     stealth_options = ("stdin",)
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -43,6 +50,7 @@ class Command(BaseCommand):
         source.add_argument(
             "--auth-json",
             metavar="FILE",
+            nargs="+",
             help="auth.json of `codex login`, - for standard input; the gateway takes the sign-in over, so "
             "do not go on using the file elsewhere: its refresh token works once",
         )
@@ -53,23 +61,34 @@ class Command(BaseCommand):
         parser.add_argument("--replace", action="store_true", help="the account exists: replace its credentials")
 
     def handle(self, *args: object, **options: Unpack[Arguments]) -> str:
-        imported = _imported(options)
-        if imported.credentials.kind != options["kind"]:
-            raise CommandError(
-                f"The file holds credentials of kind {imported.credentials.kind}; use --kind "
-                f"{imported.credentials.kind} or another file."
-            )
+        found = _imported(options)
         transport = options.get("transport")
         wanted = Options(
             base_url=options.get("base_url"),
             transport=None if transport is None else Transport(transport),
             priority=options.get("priority"),
         )
-        store = _replace if options.get("replace") else _add
         try:
-            return store(options["name"], imported, wanted)
+            if len(found) > 1:
+                return _add_several(options, found, wanted)
+            store = _replace if options.get("replace") else _add
+            return store(options["name"], found[0], wanted)
         except (RefusedAccount, CredentialsError) as error:
             raise CommandError(str(error)) from None
+
+
+def _add_several(options: Arguments, found: Sequence[Imported], wanted: Options) -> str:
+    """Add an account for each file, under the next free numbers, so that more can be added in the same way later."""
+    if options.get("replace"):
+        raise CommandError("With --replace give one file, for the one account.")
+    name = options["name"]
+    taken = set(Account.objects.filter(name__startswith=f"{name}-").values_list("name", flat=True))
+    free = (numbered for numbered in (f"{name}-{number}" for number in count(1)) if numbered not in taken)
+    names = list(islice(free, len(found)))
+    with transaction.atomic():
+        for numbered, imported in zip(names, found, strict=True):
+            add_account(numbered, imported, wanted, settings.TOKEN_KEYS)
+    return f"Added {len(names)} {options['kind']} accounts: {', '.join(names)}."
 
 
 def _add(name: str, imported: Imported, wanted: Options) -> str:
@@ -94,19 +113,41 @@ def _validity(imported: Imported) -> str:
     return f" Its access token is valid until {end:%Y-%m-%d %H:%M} UTC."
 
 
-def _imported(options: Arguments) -> Imported:
+def _imported(options: Arguments) -> list[Imported]:
+    """Read every file before anything is stored; a `CommandError` names the one that cannot be used."""
     stdin = options.get("stdin") or sys.stdin.buffer
-    auth_json, api_key_file = options.get("auth_json"), options.get("api_key_file")
+    sources, api_key_file = options.get("auth_json"), options.get("api_key_file")
+    if sources is not None:
+        found = [_sign_in(source, stdin) for source in sources]
+    elif api_key_file is not None:
+        found = [_api_key(api_key_file, stdin)]
+    else:
+        raise CommandError("Give either --auth-json or --api-key-file.")
+    for imported in found:
+        if imported.credentials.kind != options["kind"]:
+            raise CommandError(
+                f"The file holds credentials of kind {imported.credentials.kind}; use --kind "
+                f"{imported.credentials.kind} or another file."
+            )
+    return found
+
+
+def _sign_in(source: str, stdin: BinaryIO) -> Imported:
+    content = _read(source, stdin)
     try:
-        if auth_json is not None:
-            return parse_auth_json(_read(auth_json, stdin))
-        if api_key_file is not None:
-            return Imported(OpenAICredentials(_read(api_key_file, stdin).decode().strip()))
-    except (UnusableAuthJson, CredentialsError) as error:
-        raise CommandError(str(error)) from None
+        return parse_auth_json(content)
+    except UnusableAuthJson as error:
+        raise CommandError(f"{source}: {error}") from None
+
+
+def _api_key(source: str, stdin: BinaryIO) -> Imported:
+    content = _read(source, stdin)
+    try:
+        return Imported(OpenAICredentials(content.decode().strip()))
     except UnicodeDecodeError:
         raise CommandError("The API key file is not text in UTF-8; it must contain one key.") from None
-    raise CommandError("Give either --auth-json or --api-key-file.")
+    except CredentialsError as error:
+        raise CommandError(str(error)) from None
 
 
 def _read(source: str, stdin: BinaryIO) -> bytes:

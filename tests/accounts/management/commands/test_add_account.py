@@ -1,3 +1,4 @@
+import json
 from io import BytesIO
 
 import pytest
@@ -65,6 +66,45 @@ class TestAdding:
         add("cy", "--kind", "openai", "--api-key-file", key, *options)
         cy = Account.objects.get()
         assert (cy.base_url, cy.transport, cy.priority) == ("http://localhost:9000/v1", "http", 3)
+
+
+class TestSeveral:
+    @pytest.fixture
+    def sign_ins(self, tmp_path):
+        paths = []
+        for name in ("ada", "bo", "cy"):
+            path = tmp_path / f"{name}.json"
+            tokens = json.loads(auth_json())["tokens"] | {"account_id": f"chatgpt-{name}"}
+            path.write_bytes(auth_json(tokens=tokens))
+            paths.append(str(path))
+        return paths
+
+    def test_each_file_becomes_an_account_under_the_next_free_number(self, sign_ins, key):
+        add("team-2", "--kind", "openai", "--api-key-file", key)
+        sentence = add("team", "--kind", "codex", "--priority", "5", "--auth-json", *sign_ins)
+        assert sentence == "Added 3 codex accounts: team-1, team-3, team-4."
+        added = Account.objects.filter(kind="codex").order_by("name")
+        assert [(account.name, account.account_id, account.priority) for account in added] == [
+            ("team-1", "chatgpt-ada", 5),
+            ("team-3", "chatgpt-bo", 5),
+            ("team-4", "chatgpt-cy", 5),
+        ]
+
+    def test_a_file_that_cannot_be_used_is_named_and_nothing_is_added(self, sign_ins, tmp_path):
+        bad = tmp_path / "bad.json"
+        bad.write_text("{")
+        with pytest.raises(CommandError, match=r"bad\.json: The file is no JSON"):
+            add("team", "--kind", "codex", "--auth-json", *sign_ins, str(bad))
+        assert not Account.objects.exists()
+
+    def test_the_same_sign_in_twice_adds_none_of_them(self, sign_ins):
+        with pytest.raises(CommandError, match="in the pool as team-1 already"):
+            add("team", "--kind", "codex", "--auth-json", *sign_ins, sign_ins[0])
+        assert not Account.objects.exists()
+
+    def test_they_cannot_all_replace_one_account(self, sign_ins):
+        with pytest.raises(CommandError, match="give one file"):
+            add("team", "--kind", "codex", "--replace", "--auth-json", *sign_ins)
 
 
 class TestReplacing:

@@ -1,0 +1,87 @@
+"""Sign an account in by a code that a person enters in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TypedDict, Unpack
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from accounts.auth_json import Imported
+from accounts.credentials import CredentialsError
+from accounts.issuer import InvalidIssuer, Issuer, Post, Unreachable, read_issuer
+from accounts.login import DeviceCode, LoginFailed, Pace, sign_in
+from accounts.models import Account
+from accounts.states import Kind, Transport
+from accounts.store import Options, RefusedAccount, add_account, replace_credentials, require_free_name
+from accounts.web import Web
+
+
+class Arguments(TypedDict, total=False):
+    """What `handle` reads; Django passes its own options besides."""
+
+    name: str
+    base_url: str | None
+    transport: str | None
+    priority: int | None
+    post: Post
+    pace: Pace
+
+
+class Command(BaseCommand):
+    help = "Sign an account in by a code to enter in a browser: a new account, or one that needs a login."
+    stealth_options = ("post", "pace")
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="a new name, or that of an account to sign in again")
+        parser.add_argument("--base-url", metavar="URL", help="what /responses is appended to")
+        parser.add_argument("--transport", choices=[transport.value for transport in Transport])
+        parser.add_argument("--priority", type=int, metavar="N", help="the lower number is used first (100)")
+
+    def handle(self, *args: object, **options: Unpack[Arguments]) -> str:
+        name = options["name"]
+        transport = options.get("transport")
+        wanted = Options(
+            base_url=options.get("base_url"),
+            transport=None if transport is None else Transport(transport),
+            priority=options.get("priority"),
+        )
+        try:
+            known = _known(name)
+            issuer = read_issuer(os.environ)
+            imported = asyncio.run(self._sign_in(issuer, options.get("post"), options.get("pace") or Pace()))
+            store = replace_credentials if known else add_account
+            account = store(name, imported, wanted, settings.TOKEN_KEYS)
+        except (RefusedAccount, CredentialsError, InvalidIssuer, LoginFailed, Unreachable) as error:
+            raise CommandError(str(error)) from None
+        except KeyboardInterrupt:
+            raise CommandError("Stopped; nothing was stored.") from None
+        word = "Signed in" if known else "Added"
+        who = f" ({imported.email})" if imported.email else ""
+        return f"{word} {account.name}{who}, which is {account.get_state_display()}."
+
+    async def _sign_in(self, issuer: Issuer, post: Post | None, pace: Pace) -> Imported:
+        if post is not None:
+            return await sign_in(post, issuer, self._show, self._progress, pace)
+        async with Web() as web:
+            return await sign_in(web.post, issuer, self._show, self._progress, pace)
+
+    def _show(self, code: DeviceCode) -> None:
+        self.stdout.write(f"Open {code.page}\nand enter the code {code.user_code} within a quarter of an hour.")
+        self.stdout.flush()
+
+    def _progress(self) -> None:
+        self.stdout.write(".", ending="")
+        self.stdout.flush()
+
+
+def _known(name: str) -> bool:
+    """Whether the account exists. What cannot come to a good end is refused before a person is asked to do anything."""
+    account = Account.objects.filter(name=name).only("kind").first()
+    if account is None:
+        require_free_name(name)
+    elif account.kind != Kind.CODEX:
+        raise RefusedAccount(f"The account {name} is of kind {account.kind}, which has a key and no sign-in.")
+    return account is not None

@@ -1,0 +1,78 @@
+"""The real `Post` and `Fetch`, over httpx."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+
+import httpx
+import msgspec
+
+from accounts.issuer import Answer, Unreachable
+
+# Seconds for one exchange in all. It must be shorter than a lease on a token, see `token_store`.
+TIMEOUT = 30.0
+MAX_ANSWER = 1024 * 1024
+
+
+class Web:
+    """Asks issuers and usage endpoints. Use it as an async context manager; it owns its client and closes it.
+
+    Answers are not followed elsewhere, and the environment's proxy variables do not apply: what is sent here are
+    tokens, and they go to the address they are meant for.
+    """
+
+    def __init__(self, network: httpx.AsyncBaseTransport | None = None, timeout: float = TIMEOUT) -> None:
+        self._timeout = timeout
+        self._client = httpx.AsyncClient(
+            transport=network,
+            trust_env=False,
+            follow_redirects=False,
+            timeout=timeout,
+            headers={"user-agent": "pointsman", "accept": "application/json"},
+        )
+
+    async def __aenter__(self) -> Web:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def post(self, url: str, fields: Mapping[str, str], *, form: bool = False) -> Answer:
+        """See `Post`."""
+        if form:
+            return await self._ask(self._client.build_request("POST", url, data=dict(fields)))
+        return await self._ask(self._client.build_request("POST", url, json=dict(fields)))
+
+    async def fetch(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """See `Fetch`."""
+        return await self._ask(self._client.build_request("GET", url, headers=dict(headers)))
+
+    async def _ask(self, request: httpx.Request) -> Answer:
+        content = b""
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._client.send(request, stream=True)
+                try:
+                    async for chunk in response.aiter_bytes():
+                        content += chunk
+                        if len(content) > MAX_ANSWER:
+                            raise Unreachable(f"{request.url.host} sent an answer of more than 1 MiB.")
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise Unreachable(f"{request.url.host} did not answer within {self._timeout:g} s.") from None
+        except httpx.HTTPError as error:
+            # The error itself may quote the request, and with it a token.
+            raise Unreachable(f"{request.url.host} could not be asked ({type(error).__name__}).") from None
+        return Answer(response.status_code, _object(content))
+
+
+def _object(content: bytes) -> Mapping[str, object]:
+    try:
+        return msgspec.json.decode(content, type=dict[str, object])
+    except msgspec.MsgspecError:
+        return {}
