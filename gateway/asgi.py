@@ -17,11 +17,10 @@ from django.core.asgi import get_asgi_application
 django_app = get_asgi_application()
 
 # The models behind these can be imported only now.
-from gateway.clock import Clock  # noqa: E402
+from gateway.assembly import real_runtime  # noqa: E402
 from gateway.consumers.base import App, Gate, Receive, Scope, Send  # noqa: E402
 from gateway.consumers.routes import traffic_app  # noqa: E402
-from gateway.runtime import Runtime, real_network  # noqa: E402
-from gateway.storage import DatabaseStore  # noqa: E402
+from gateway.runtime import Runtime  # noqa: E402
 
 
 class Gateway:
@@ -45,9 +44,7 @@ class Gateway:
 
     async def startup(self) -> None:
         """Start the runtime on the running loop; raises `StoreError`."""
-        tunables, clock = settings.GATEWAY, Clock()
-        store = DatabaseStore(settings.TOKEN_KEYS, tunables.streams_per_account)
-        runtime = Runtime(tunables, store, clock, real_network(tunables, clock))
+        runtime = real_runtime(settings.GATEWAY, settings.TOKEN_KEYS, with_chores=not settings.CELERY_BROKER_URL)
         await runtime.start()
         self._runtime = runtime
 

@@ -89,6 +89,7 @@ class Tunables:
     stale_owner_age: float = _seconds(
         6 * 3600.0, "A conversation unused for so long lets go of an account that nobody can use; marked, then deleted."
     )
+    turn_retention: float = _seconds(30 * 86400.0, "Turns in the ledger are deleted when they are older.")
     drain_timeout: float = _seconds(60.0, "At shutdown, for running turns to end; then they are ended, each answered.")
     header_wait: float = _seconds(
         45.0,

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -50,7 +51,7 @@ class Trace:
     @contextmanager
     def connecting(self, url: str) -> Iterator[Connecting]:
         """Wrap the opening of one connection to `url`; what it raises comes through, after it was told."""
-        began = self.clock.monotonic()
+        began, url = self.clock.monotonic(), shown(url)
         self.emit("connect_attempt", url=url, hop=UPSTREAM)
         connecting = Connecting()
         try:
@@ -95,8 +96,17 @@ def turn_span(turn: str) -> Iterator[None]:
     if otel is None:
         yield
         return
-    with otel.get_tracer("pointsman").start_as_current_span("turn", attributes={"turn": turn}):
+    # Left to itself the span would keep the texts of exceptions, which may quote what an upstream said.
+    with otel.get_tracer("pointsman").start_as_current_span(
+        "turn", attributes={"turn": turn}, record_exception=False, set_status_on_exception=False
+    ):
         yield
+
+
+def shown(url: str) -> str:
+    """`url` as it may be logged: its user info, query and fragment may be secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def chain(error: BaseException | None) -> str:

@@ -29,8 +29,8 @@ class ApiKey(models.Model):
 class Session(models.Model):
     """A conversation and the account it lives on. `digest` hides the client's own id for it.
 
-    `replica` wrote it last. `abandoned_at` marks a session that a purge found on an account nobody can use; the next purge deletes it unless
-    it was used meanwhile.
+    `replica` wrote it last. `abandoned_at` marks a session that a purge found on an account nobody can use; the next
+    purge deletes it unless it was used meanwhile.
     """
 
     client = models.BigIntegerField()

@@ -77,6 +77,13 @@ def dead_replicas(now: datetime, dead_after: timedelta) -> list[uuid.UUID]:
     ]
 
 
+def leads(replica: uuid.UUID, now: datetime, dead_after: timedelta) -> bool:
+    """Whether this replica is the one that keeps the house: the oldest of those that are alive."""
+    alive = Replica.objects.filter(stopped_at=None, heartbeat_at__gt=now - dead_after)
+    oldest = alive.order_by("started_at", "id").values_list("id", flat=True).first()
+    return oldest == replica
+
+
 def machine() -> str:
     """This machine as replicas name it. Process ids are of one process namespace, so a container names that too."""
     try:

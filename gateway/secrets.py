@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,20 +15,31 @@ class SecretError(RuntimeError):
 def read_or_create(path: Path, make: Callable[[], str]) -> str:
     """Return the secret in `path`, made with `make` and written with mode 0600 if there is none yet.
 
-    Two processes that start at once agree: the file is created exclusively, the loser reads the winner's.
+    Processes that start at once agree: the file appears whole, for the first of them only, and the others read that.
     """
+    if not path.exists():
+        try:
+            _write_once(path, make() + "\n")
+        except OSError as error:
+            raise SecretError(
+                f"The secret file {path} cannot be written ({error.strerror}); "
+                "set GATEWAY_DATA_DIR to a folder you own."
+            ) from error
+    return read(path)
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Let `path` be a file with `text`, unless there is one already."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.link(draft, path)
     except FileExistsError:
-        return read(path)
-    except OSError as error:
-        raise SecretError(
-            f"The secret file {path} cannot be written ({error.strerror}); set GATEWAY_DATA_DIR to a folder you own."
-        ) from error
-    with os.fdopen(descriptor, "w") as file:
-        secret = make()
-        file.write(secret + "\n")
-    return secret
+        # Another process was first.
+        pass
+    finally:
+        os.unlink(draft)
 
 
 def read(path: Path) -> str:

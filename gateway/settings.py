@@ -78,6 +78,9 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
+# With a broker Celery does the upkeep; without one a gateway process does.
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default="")
+
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True

@@ -13,7 +13,10 @@ from typing import ParamSpec, Protocol, TypeVar
 from django.db import Error as AnyDatabaseError
 
 from accounts import store as account_rows
+from accounts.circuit import CircuitState
+from accounts.quota import Quota
 from accounts.registry import AccountSnapshot, StateChange
+from accounts.states import What
 from gateway import rows
 from gateway.continuity import store as session_rows
 from gateway.continuity.sessions import Session
@@ -25,6 +28,9 @@ from gateway.turns.record import TurnRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+CIRCUIT_EVENTS = {CircuitState.OPEN: What.CIRCUIT_OPENED, CircuitState.CLOSED: What.CIRCUIT_CLOSED}
 
 
 class StoreError(Exception):
@@ -51,6 +57,15 @@ class Store(Protocol):
 
     async def close_dead(self, dead_after: timedelta) -> int:
         """Every few seconds: close the open turns of processes that have died since; how many there were."""
+
+    async def leads(self, replica: uuid.UUID, dead_after: timedelta) -> bool:
+        """Whether this process is the one that does the chores of all."""
+
+    async def save_quotas(self, quotas: Mapping[int, Quota]) -> None:
+        """Keep what upstreams told of the usage of accounts."""
+
+    async def note_circuits(self, states: Mapping[int, CircuitState], turn: uuid.UUID) -> None:
+        """Note that circuits of accounts have changed, and which turn did it."""
 
     async def load_keys(self) -> Sequence[KeySnapshot]:
         """All keys, off ones included."""
@@ -106,6 +121,19 @@ class DatabaseStore:
     async def close_dead(self, dead_after: timedelta) -> int:
         return await self._run(ledger_store.close_dead, datetime.now(UTC), dead_after)
 
+    async def leads(self, replica: uuid.UUID, dead_after: timedelta) -> bool:
+        return await self._run(rows.leads, replica, datetime.now(UTC), dead_after)
+
+    async def save_quotas(self, quotas: Mapping[int, Quota]) -> None:
+        for account_id, quota in quotas.items():
+            await self._run(account_rows.save_quota, account_id, quota)
+
+    async def note_circuits(self, states: Mapping[int, CircuitState], turn: uuid.UUID) -> None:
+        for account_id, state in states.items():
+            what = CIRCUIT_EVENTS.get(state)
+            if what is not None:
+                await self._run(account_rows.note_event, account_id, what, f"the circuit is {state}", turn)
+
     async def load_keys(self) -> Sequence[KeySnapshot]:
         return await self._run(rows.load_keys)
 
@@ -135,6 +163,10 @@ class DatabaseStore:
 
     def close(self) -> None:
         self._threads.close()
+
+    async def run(self, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run any work on the database in a thread of the store; its exceptions come through."""
+        return await self._threads.run(work, *args, **kwargs)
 
     async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         try:

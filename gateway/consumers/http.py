@@ -75,7 +75,7 @@ class ResponsesHttp(GatewayConsumer):
             received_at=self.received_at,
         )
         gate = self.gate
-        sink = SseSink(self.wire, self.route, gate.tunables, gate.clock) if streams else JsonSink(self.wire)
+        sink = SseSink(self.wire, self.route, gate.tunables, gate.clock) if streams else JsonSink(self.wire, gate.clock)
         self.turn = Turn(gate.engine, request, sink, permit)
         await self.turn.run()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.consumers.render import document
+from gateway.clock import Clock
+from gateway.consumers.render import broken_off, document
 from gateway.consumers.wire import ClientWire, send_document, shown
 from gateway.errors import UpstreamLost
 from gateway.protocol.events import Event, Kind, item_of_done, join_output, response_of_terminal
@@ -15,8 +16,9 @@ from gateway.turns.request import Route
 class JsonSink:
     """One JSON document: the response object of the terminal event."""
 
-    def __init__(self, wire: ClientWire) -> None:
+    def __init__(self, wire: ClientWire, clock: Clock) -> None:
         self._wire = wire
+        self._clock = clock
         self._headers: dict[str, str] = {}
         self._items: list[bytes] = []
 
@@ -31,7 +33,8 @@ class JsonSink:
         if last is not None and last.kind is Kind.TERMINAL:
             await self._send_response(last)
         elif last is not None and last.kind is Kind.ERROR:
-            await send_document(self._wire, 502, last.data, self._headers)
+            told = broken_off(last, self._clock.wall())
+            await send_document(self._wire, told.status, document(told), self._headers)
 
     async def _send_response(self, terminal: Event) -> None:
         try:

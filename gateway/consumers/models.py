@@ -38,8 +38,11 @@ async def _first(catalogue: Catalogue, route: Route, query: str, headers: list[t
     for kind in KINDS[route]:
         try:
             page = await catalogue.get(kind, query, headers)
-        except (UpstreamError, NoUsableAccount) as error:
+        except UpstreamError as error:
             failure = error
+            continue
+        except NoUsableAccount:
+            # What an upstream said tells more than that there is no other one.
             continue
         return Document(page.status, page.body, {"etag": page.etag} if page.etag else {})
     raise failure

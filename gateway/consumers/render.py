@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.protocol.events import Event
+from gateway.protocol.events import Event, error_object, read_error
 from gateway.protocol.wire import error_body, error_frame, failed_event
-from gateway.turns.answers import USAGE_LIMIT, Answer
+from gateway.turns.answers import SERVER, USAGE_LIMIT, Answer
 
 
 def document(answer: Answer) -> bytes:
@@ -20,6 +20,13 @@ def frame(answer: Answer) -> bytes:
     if answer.error is not None:
         return b'{"type":"error","status":%d,"error":%b,"headers":{}}' % (status, answer.error)
     return error_frame(status, answer.message, answer.type, answer.code, answer.headers, answer.param, **answer.extra)
+
+
+def broken_off(event: Event, now: float) -> Answer:
+    """An upstream's `error` event in the middle of a response, for clients that do not get it as it came."""
+    refusal = read_error(event, now)
+    error = error_object(refusal.body)
+    return Answer(502, refusal.type or SERVER, refusal.code, refusal.message, error=error)
 
 
 def failed(answer: Answer, response_id: str | None, now: float) -> Event:

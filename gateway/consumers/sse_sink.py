@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from gateway.clock import Clock
 from gateway.conf import Tunables
-from gateway.consumers.render import document, failed
+from gateway.consumers.render import broken_off, document, failed
 from gateway.consumers.wire import ClientWire, Keepalive, send_document, shown
-from gateway.protocol.events import Event, Kind, read_error, read_metadata_headers, read_rate_limits
+from gateway.protocol.events import (
+    Event,
+    Kind,
+    read_created,
+    read_metadata_headers,
+    read_rate_limits,
+)
 from gateway.protocol.sse import KEEPALIVE_COMMENT, KEEPALIVE_EVENT, encode_event
 from gateway.turns.answers import Answer
 from gateway.turns.request import Route
@@ -23,7 +29,8 @@ class SseSink:
         self._clock = clock
         self._header_wait = tunables.header_wait
         self._created_at = wire.sent_at
-        self._keepalive = Keepalive(wire, tunables.keepalive_interval)
+        self._keepalive_interval = tunables.keepalive_interval
+        self._keepalive = Keepalive(wire, self._keepalive_interval)
         self._headers: dict[str, str] = {}
         self._held: list[Event] = []
         self._begun = False
@@ -55,7 +62,8 @@ class SseSink:
             return min(due, self._keepalive.check(now, self._send_keepalive))
         left = self._created_at + self._header_wait - now
         if left > 0:
-            return min(due, left)
+            # The stream may begin at any time, and its silences count from then on.
+            return min(due, left, self._keepalive_interval)
         return min(due, self._keepalive.check(now, self._break_silence))
 
     async def end_silence(self) -> None:
@@ -83,11 +91,14 @@ class SseSink:
         await self._wire.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _write(self, events: Sequence[Event]) -> None:
+        if self._response_id is None:
+            self._response_id = next((read_created(event) for event in events if event.kind is Kind.CREATED), None)
         last = events[-1].kind in (Kind.TERMINAL, Kind.ERROR)
         chunk = b"".join([encode_event(event) for event in events if self._passes(event)])
         if last and events[-1].kind is Kind.ERROR and self._route is Route.CODEX:
             # That client does not know `error` events on SSE and would wait for more.
-            chunk += encode_event(failed_from_error(events[-1], self._response_id, self._clock.wall()))
+            now = self._clock.wall()
+            chunk += encode_event(failed(broken_off(events[-1], now), self._response_id, now))
         if chunk or last:
             await self._wire.send({"type": "http.response.body", "body": chunk, "more_body": not last})
 
@@ -100,16 +111,11 @@ class SseSink:
 
     async def _break_silence(self) -> None:
         await self._begin()
-        await self._send_keepalive()
+        held, self._held = self._held, []
+        await self._send_keepalive(held)
 
-    async def _send_keepalive(self) -> None:
+    async def _send_keepalive(self, held: Sequence[Event] = ()) -> None:
         # A comment does not reset the Codex client's idle timer; a data event it does not know does.
-        chunk = KEEPALIVE_EVENT if self._route is Route.CODEX else KEEPALIVE_COMMENT
+        keepalive = KEEPALIVE_EVENT if self._route is Route.CODEX else KEEPALIVE_COMMENT
+        chunk = b"".join([encode_event(event) for event in held if self._passes(event)]) + keepalive
         await self._wire.send({"type": "http.response.body", "body": chunk, "more_body": True})
-
-
-def failed_from_error(event: Event, response_id: str | None, now: float) -> Event:
-    """An upstream's `error` event as the `response.failed` that SSE clients understand."""
-    refusal = read_error(event, now)
-    answer = Answer(refusal.status, refusal.type or "server_error", refusal.code, refusal.message)
-    return failed(answer, response_id, now)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
+from typing import Any
 
 from gateway.consumers.base import GatewayConsumer, Receive, Scope, Send, client_left
 from gateway.consumers.render import document, frame
+from gateway.consumers.request_body import too_large
 from gateway.consumers.websocket_sink import WebSocketSink
 from gateway.errors import ClientLost, GatewayError, InvalidBody, Stopping, WebSocketUnavailable
 from gateway.keys import KeySnapshot
@@ -15,6 +17,7 @@ from gateway.protocol.body import parse_body
 from gateway.turns.answers import Answer, answer
 from gateway.turns.dispatch import Turn
 from gateway.turns.request import Downstream, TurnRequest
+from gateway.turns.turn import Outcome
 from gateway.upstream.connection import MAX_FRAME
 from gateway.upstream.lane import PRIVATE_SESSION
 
@@ -32,7 +35,7 @@ class ResponsesWebSocket(GatewayConsumer):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.open_wire(scope, send)
         self.socket = f"{PRIVATE_SESSION}{uuid.uuid4()}"
-        self.frames: deque[str | bytes] = deque()
+        self.frames: deque[str | bytes | None] = deque()
         self.arrived = asyncio.Event()
         self.ended = False
         self.draining = False
@@ -77,13 +80,21 @@ class ResponsesWebSocket(GatewayConsumer):
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 return
-            text = message.get("text")
-            self.frames.append(message["bytes"] if text is None else text)
-            waiting = sum(len(each) for each in self.frames)
-            if len(self.frames) > MAX_QUEUED or waiting > self.gate.tunables.max_body_bytes:
+            if not self._queue(message):
                 await self._refuse_flood()
                 return
-            self.arrived.set()
+            # While the socket is idle nothing may hold its last frame.
+            del message
+
+    def _queue(self, message: dict[str, Any]) -> bool:
+        """Let a frame wait for its turn, one over the limit without its content; whether it and the others may."""
+        limit = self.gate.tunables.max_body_bytes
+        text = message.get("text")
+        received = message["bytes"] if text is None else text
+        self.frames.append(received if len(received) <= limit else None)
+        self.arrived.set()
+        waiting = sum(len(each) for each in self.frames if each is not None)
+        return len(self.frames) <= MAX_QUEUED and waiting <= limit
 
     async def _run_turns(self, key: KeySnapshot) -> None:
         while not self.ended:
@@ -94,21 +105,23 @@ class ResponsesWebSocket(GatewayConsumer):
                 self.arrived.clear()
                 await self.arrived.wait()
                 continue
-            received = self.frames.popleft()
             try:
-                if not await self._run_turn(key, received):
+                if not await self._run_turn(key, self.frames.popleft()):
                     return
             except ClientLost:
                 return
             except GatewayError as error:
                 await self._send_frame(answer(error, self.route))
 
-    async def _run_turn(self, key: KeySnapshot, received: str | bytes) -> bool:
+    async def _run_turn(self, key: KeySnapshot, received: str | bytes | None) -> bool:
         """Carry one frame's turn; whether the socket is to be served on. Raises what is wrong with the frame."""
         if isinstance(received, bytes):
             raise InvalidBody("Frames must be text; this one is binary.", code="binary_frame")
         gate = self.gate
-        raw = received.encode()
+        raw = None if received is None else received.encode()
+        if raw is None or len(raw) > gate.tunables.max_body_bytes:
+            raise too_large(gate.tunables.max_body_bytes)
+        del received
         with gate.permits.ask(key.id, len(raw)) as permit:
             body = parse_body(raw)
             if body.type != CREATE:
@@ -125,13 +138,14 @@ class ResponsesWebSocket(GatewayConsumer):
             sink = WebSocketSink(self.wire, self.route, gate.tunables, gate.clock)
             self.turn = Turn(gate.engine, request, sink, permit)
             try:
-                await self.turn.run()
+                outcome = await self.turn.run()
             finally:
                 self.turn = None
         if sink.must_close:
             await self._close(INTERNAL_ERROR, "the response broke off; send the full input on a new connection")
-            return False
-        return True
+        elif outcome is Outcome.CLIENT_GONE and not self.ended:
+            await self._cut()
+        return not sink.must_close and outcome is not Outcome.CLIENT_GONE
 
     async def _accept(self) -> None:
         headers = [(b"x-codex-websocket-max-message-bytes", b"%d" % (MAX_FRAME - 1))]
@@ -154,6 +168,15 @@ class ResponsesWebSocket(GatewayConsumer):
         )
         await self._send_frame(answer(error, self.route))
         await self._close(POLICY_VIOLATION, "too many frames are waiting")
+
+    async def _cut(self) -> None:
+        """End the socket of a client that took nothing; it may not take the close frame either."""
+        try:
+            async with asyncio.timeout(self.gate.tunables.close_timeout):
+                await self._close(POLICY_VIOLATION, "the client fell too far behind")
+        except TimeoutError:
+            # The server ends the connection when this application returns.
+            pass
 
     async def _send_frame(self, told: Answer) -> None:
         await self.wire.send({"type": "websocket.send", "text": frame(told).decode()})

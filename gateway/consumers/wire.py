@@ -28,6 +28,7 @@ SHOWN_HEADERS = frozenset(
 class ClientWire:
     """The way to one client: sends, and knows whether the client still takes anything.
 
+    `sending` says that a send waits for the client now, `sent_at` when the last one began, in the loop's time.
     `buffered` tells how many bytes the server has not handed to the kernel; without it (other servers) a send that
     does not return counts as no progress.
     """
@@ -36,31 +37,34 @@ class ClientWire:
         self._send = send
         self._stall_limit = tunables.client_stall_timeout
         self._buffered = buffered
-        self._sending = False
-        self._last_buffered = 0
+        self._last_buffered: int | None = None
         self._progress_at = 0.0
         self._loop = asyncio.get_running_loop()
+        self.sending = False
         self.sent_at = self._loop.time()
 
     async def send(self, message: dict[str, Any]) -> None:
         """Hand a message to the server, waiting while its buffer is full; raises `ClientLost`."""
         self.sent_at = self._progress_at = self._loop.time()
-        self._sending = True
+        self.sending = True
+        self._last_buffered = None
         try:
             await self._send(message)
         except OSError:
             raise ClientLost("The client has left.") from None
         finally:
-            self._sending = False
+            self.sending = False
 
     def check(self, now: float) -> float:
         """Seconds until the next check is due; raises `ClientLost` when the client has taken nothing for too long."""
-        if not self._sending:
-            return self._stall_limit
-        buffered = self._last_buffered if self._buffered is None else self._buffered()
-        if buffered != self._last_buffered:
+        if not self.sending:
+            return self._stall_limit / 4
+        if self._buffered is not None:
+            buffered = self._buffered()
+            # More than before is no progress: the server's own pings are written there as well.
+            if self._last_buffered is None or buffered < self._last_buffered:
+                self._progress_at = now
             self._last_buffered = buffered
-            self._progress_at = now
         if now - self._progress_at >= self._stall_limit:
             raise ClientLost("The client took nothing for GATEWAY_CLIENT_STALL_TIMEOUT.", code="client_stalled")
         return self._stall_limit / 4
@@ -78,7 +82,7 @@ class Keepalive:
     def check(self, now: float, send: Callable[[], Awaitable[None]]) -> float:
         """Start `send` when the silence has lasted; the seconds until the next check is due."""
         left = self._wire.sent_at + self._interval - now
-        if self._ended or self._sending is not None:
+        if self._ended or self._sending is not None or self._wire.sending:
             return self._interval
         if left > 0:
             return left

@@ -15,13 +15,14 @@ from accounts.registry import AccountSnapshot
 from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.diagnostics import Trace, turn_span
-from gateway.errors import AccountsLimited, ConnectFailed, GatewayError, OwnerGone, Stopping
+from gateway.errors import AccountsLimited, ConnectFailed, GatewayError, OwnerGone, Stopping, UpstreamError
+from gateway.protocol.events import Event
 from gateway.turns.backlog import Backlogs
 from gateway.turns.carriage import Carriage
 from gateway.turns.catalogue import Catalogue
 from gateway.turns.causes import cause_of
 from gateway.turns.finish import finish_first
-from gateway.turns.health import Health
+from gateway.turns.health import Health, Trial
 from gateway.turns.ledger import Ledger
 from gateway.turns.permits import Permit
 from gateway.turns.record import TurnRecord
@@ -39,6 +40,8 @@ log = structlog.get_logger("gateway.turns")
 
 # Seconds of jitter before the second and the third attempt to connect.
 CONNECT_DELAYS = (0.5, 1.0)
+# Codes of a `response.failed` that are the upstream's fault, not the request's.
+FAULTS = frozenset({"server_error", "rate_limit_exceeded", "slow_down"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,13 @@ class Turn:
         self._settling = False
         self._looked_at = 0
         self._implicit = False
+        self._trial: Trial | None = None
         self._tried = Tried()
         self._moves: list[Cause] = []
         self._routed: Routed | None = None
         self._exchange: Exchange | None = None
         self._watch = Watch(engine.tunables, sink, self.abort)
-        self._relay = Relay(self.record, sink, self._watch)
+        self._relay = Relay(self.record, sink, self._watch, self)
 
     def abort(self, error: GatewayError) -> None:
         """End the turn with `error`, at whatever it is waiting for; without effect once it is settling."""
@@ -136,6 +140,7 @@ class Turn:
     async def _attempt(self) -> None:
         engine, record = self._engine, self.record
         self._routed = routed = await engine.router.route(self._request, self._tried)
+        self._trial = engine.health.begin(routed.account, self._request.id, self._request.body.model)
         record.account_id, record.account_name = routed.account.id, routed.account.name
         record.attempts.append(routed.attempt)
         record.step(Step.ROUTE)
@@ -151,10 +156,17 @@ class Turn:
         self._watch.sent()
         exchange.watch_backlog(self._backlog_grew)
         await exchange.send(opened.payload)
-        self._sink.upstream_headers(exchange.headers())
+        headers = exchange.headers()
+        self._sink.upstream_headers(headers)
+        engine.health.heard_headers(routed.account.id, headers)
         if opened.idle_events:
             await self._sink.deliver(opened.idle_events)
         await self._relay.run(exchange)
+
+    def told_limits(self, event: Event) -> None:
+        """The account has told its usage."""
+        if self._trial is not None:
+            self._engine.health.heard_limits(self._trial.account.id, event)
 
     def backlog(self) -> int:
         """Bytes from the upstream that wait for the client."""
@@ -166,15 +178,12 @@ class Turn:
     async def _move_or_raise(self, error: GatewayError) -> None:
         """Leave the failed attempt for another one, or raise what the client has to be told."""
         cause = cause_of(error)
-        # The gateway still holds the whole input of a delta it made itself; only "not found" is about the delta.
-        made_by_us = self._implicit and cause is Cause.PREVIOUS_NOT_FOUND
-        kind = BodyKind.IMPLICIT if made_by_us else self._request.kind
-        decision = decide(self.record.phase, cause, kind, self._moves)
+        decision = await self._decide(cause)
         routed = self._routed
         if routed is not None:
             routed.attempt["cause"], routed.attempt["move"] = cause, decision.move
             routed.attempt["at_ms"] = self.record.elapsed_ms()
-            self._engine.health.report(routed.account, decision.blame, error)
+        self._end_trial(cause, decision, error)
         if self._must_resend(decision):
             message = "The account that owns this conversation cannot take it any more; send the full input."
             raise OwnerGone(message) from error
@@ -187,6 +196,41 @@ class Turn:
             self._exclude(routed.account, cause, error)
         if cause is Cause.CONNECT_FAILED:
             await self._wait_before_retry()
+
+    async def _decide(self, cause: Cause) -> Decision:
+        """What the table says; a token that could not be renewed counts as a second refusal at once."""
+        decision = self._look_up(cause)
+        if decision.blame is not Blame.REFRESH or self._routed is None:
+            return decision
+        if await self._engine.health.renew(self._routed.account):
+            return decision
+        self._moves.append(cause)
+        return self._look_up(cause)
+
+    def _look_up(self, cause: Cause) -> Decision:
+        # The gateway still holds the whole input of a delta it made itself; only "not found" is about the delta.
+        made_by_us = self._implicit and cause is Cause.PREVIOUS_NOT_FOUND
+        kind = BodyKind.IMPLICIT if made_by_us else self._request.kind
+        return decide(self.record.phase, cause, kind, self._moves)
+
+    def _end_trial(self, cause: Cause, decision: Decision, error: GatewayError) -> None:
+        """Report once what the attempt has shown of its account."""
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            self._engine.health.failed(trial, cause, decision.blame, error)
+
+    def _judge(self, failure: GatewayError | None) -> None:
+        """Report the attempt that was under way when the turn ended."""
+        terminal = self._relay.terminal
+        if failure is not None:
+            cause = cause_of(failure)
+            self._end_trial(cause, self._look_up(cause), failure)
+        elif terminal is not None and terminal.error_code in FAULTS:
+            failed = UpstreamError("The response failed by the upstream's fault.", code=terminal.error_code)
+            self._end_trial(Cause.RESPONSE_FAILED, self._look_up(Cause.RESPONSE_FAILED), failed)
+        elif self._trial is not None:
+            trial, self._trial = self._trial, None
+            self._engine.health.worked(trial)
 
     def _must_resend(self, decision: Decision) -> bool:
         """A continuation that its owner refuses is sent anew by the client, when somebody could take it then."""
@@ -224,6 +268,11 @@ class Turn:
             if routed is not None:
                 routed.stream.release()
 
+    def _patience(self, failure: GatewayError) -> float:
+        """Seconds that the client has to take its answer; a process that stops does not wait long for one client."""
+        tunables = self._engine.tunables
+        return tunables.close_timeout if isinstance(failure, Stopping) else tunables.client_stall_timeout
+
     async def _end(self, failure: GatewayError | None) -> Outcome:
         """Tell the client, end the upstream's work, then give back and write down. Runs once, to its end."""
         terminal = self._relay.terminal
@@ -231,10 +280,11 @@ class Turn:
             # The answer was complete; what happened to its delivery does not change what the turn was.
             failure = None
         self._watch.left()
+        self._judge(failure)
         try:
             if failure is not None:
                 report(self.record, failure, self._engine.replica)
-                await tell(self.record, failure, self._sink, self._engine.tunables.client_stall_timeout)
+                await tell(self.record, failure, self._sink, self._patience(failure))
             self._watch.stop()
             await self._sink.end_silence()
         except Exception:

@@ -1,45 +1,152 @@
-"""What a turn's failure does to its account. Faults that are not the account's never reach this module."""
+"""What turns learn of their accounts: limits, failures, refused tokens. Faults that are not an account's stay away.
+
+Everything takes effect in memory at once; the runtime writes it down.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from accounts.circuit import Circuits, CircuitState
+from accounts.quota import Quotas
+from accounts.readings import read_event, read_headers, read_refusal
 from accounts.registry import AccountSnapshot, Registry
+from accounts.states import Kind, State
+from accounts.tokens import Refreshed
 from gateway.clock import Clock
 from gateway.errors import GatewayError, Refusal, UpstreamRefused
-from gateway.turns.turn import Blame
+from gateway.protocol.events import Event, error_object
+from gateway.turns.turn import Blame, Cause
 
-# A usage limit that names no reset is asked again after so long.
-UNKNOWN_RESET = 300.0
-SHORT_PAUSE = 10.0
-LONGEST_PAUSE = 300.0
+log = structlog.get_logger("gateway.health")
+
+_OBJECT = msgspec.json.Decoder(dict[str, object])
+LIMIT_HEADERS = "x-codex-"
+
+CircuitsChanged = Callable[[Mapping[int, CircuitState], UUID], None]
+
+
+class TokenRefresher(Protocol):
+    """Gives an account whose token was refused another one; `accounts.tokens.Refresher` is the real one."""
+
+    async def refresh(self, account: int, refused: str | None = None) -> Refreshed:
+        """See `accounts.tokens.Refresher.refresh`."""
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One turn's use of an account, since `began` (unix seconds). Report its end exactly once."""
+
+    account: AccountSnapshot
+    turn: UUID
+    model: str | None
+    began: float
 
 
 class Health:
-    """Tells the registry what turns have learned."""
+    """Keeps circuits and quotas of the pool, and tells the registry of states."""
 
-    def __init__(self, registry: Registry, clock: Clock) -> None:
+    def __init__(
+        self, registry: Registry, refresher: TokenRefresher, clock: Clock, circuits_changed: CircuitsChanged
+    ) -> None:
+        self.circuits = Circuits()
+        self.quotas = Quotas()
         self._registry = registry
+        self._refresher = refresher
         self._clock = clock
+        self._circuits_changed = circuits_changed
 
-    def report(self, account: AccountSnapshot, blame: Blame, error: GatewayError) -> None:
-        """Apply `blame` for `error` to the account, in memory at once."""
-        refusal = error.refusal if isinstance(error, UpstreamRefused) else Refusal(0)
+    def begin(self, account: AccountSnapshot, turn: UUID, model: str | None) -> Trial:
+        """A turn is given to `account`."""
         now = self._clock.wall()
-        match blame:
-            case Blame.LIMITED:
-                until = refusal.resets_at if refusal.resets_at and refusal.resets_at > now else now + UNKNOWN_RESET
-                self._registry.mark_limited(account.id, until, "usage limit reached")
-            case Blame.PAUSED:
-                self._registry.mark_limited(account.id, now + pause(refusal), "asked to slow down")
-            case Blame.LOGIN:
-                self._registry.mark_needs_login(account.id, "the upstream refused its credentials")
-            case Blame.NONE | Blame.EVIDENCE:
-                pass
+        self._changed(self.circuits.admit(account.id, now), turn)
+        return Trial(account, turn, model, now)
+
+    def worked(self, trial: Trial) -> None:
+        """The account has answered: its response started."""
+        self._changed(self.circuits.succeeded(trial.account.id, trial.began, self._clock.wall()), trial.turn)
+
+    def failed(self, trial: Trial, cause: Cause, blame: Blame, error: GatewayError) -> None:
+        """The attempt has failed, and `blame` says what that means for the account."""
+        if blame is Blame.EVIDENCE:
+            self._evidence(trial, cause)
+        elif cause is Cause.REJECTED:
+            self.worked(trial)
+        else:
+            self.circuits.released(trial.account.id, trial.began)
+        if blame in (Blame.LIMITED, Blame.PAUSED):
+            self._limit(trial, error)
+        elif blame is Blame.LOGIN:
+            reason = "the upstream refused its credentials"
+            self._registry.mark_needs_login(trial.account.id, reason, by=trial.turn)
+
+    def over(self, trial: Trial) -> None:
+        """The turn has ended without saying anything (more) about the account."""
+        self.circuits.released(trial.account.id, trial.began)
+
+    async def renew(self, account: AccountSnapshot) -> bool:
+        """Refresh the token that was just refused, once; whether the account has another one now."""
+        if account.kind is not Kind.CODEX or account.credentials is None:
+            return False
+        refreshed = await self._refresher.refresh(account.id, refused=account.credentials.bearer)
+        if refreshed.credentials is None:
+            log.warning("token_not_refreshed", account=account.name, result=str(refreshed.result))
+            return False
+        await self._registry.refresh()
+        current = self._registry.get(account.id)
+        return current is not None and current.credentials not in (None, account.credentials)
+
+    def heard_headers(self, account_id: int, headers: Mapping[str, str]) -> None:
+        """The upstream's response headers may tell of usage windows."""
+        if any(name.startswith(LIMIT_HEADERS) for name in headers):
+            self.quotas.observe(account_id, read_headers(headers, self._clock.wall()))
+
+    def heard_limits(self, account_id: int, event: Event) -> None:
+        """A `codex.rate_limits` event has come."""
+        try:
+            payload = _OBJECT.decode(event.data)
+        except msgspec.DecodeError:
+            # The client gets what came; for the gateway an event that cannot be read tells nothing.
+            return
+        self.quotas.observe(account_id, read_event(payload, self._clock.wall()))
+
+    def _evidence(self, trial: Trial, cause: Cause) -> None:
+        now = self._clock.wall()
+        pool = {each.id for each in self._registry.accounts if each.state_at(now) is State.ACTIVE} | {trial.account.id}
+        self._changed(self.circuits.failed(trial.account.id, cause, trial.began, now, pool), trial.turn)
+
+    def _limit(self, trial: Trial, error: GatewayError) -> None:
+        """A 429 rests the account, or one model of it, until the time it names."""
+        refusal = error.refusal if isinstance(error, UpstreamRefused) else Refusal(429)
+        account_id, now = trial.account.id, self._clock.wall()
+        known = self.quotas.get(account_id)
+        limit = read_refusal(_error_of(refusal), refusal.headers, trial.model, now, known)
+        self.heard_headers(account_id, refusal.headers)
+        if limit.model is not None:
+            self.quotas.observe(account_id, limit.as_quota(now))
+            return
+        reason = "usage limit reached" if limit.usage else "asked to slow down"
+        self._registry.mark_limited(account_id, limit.until, reason, by=trial.turn)
+
+    def _changed(self, states: Mapping[int, CircuitState], turn: UUID) -> None:
+        if states:
+            self._circuits_changed(states, turn)
 
 
-def pause(refusal: Refusal) -> float:
-    """Seconds to leave an account alone after a 429 that is no usage limit."""
+def _error_of(refusal: Refusal) -> Mapping[str, object]:
+    """The decoded error object of a refusal, with what was read of it where the body has none."""
+    text = error_object(refusal.body)
     try:
-        asked = float(refusal.headers.get("retry-after", SHORT_PAUSE))
-    except ValueError:
-        asked = SHORT_PAUSE
-    return min(max(asked, 1.0), LONGEST_PAUSE)
+        error = {} if text is None else _OBJECT.decode(text)
+    except msgspec.DecodeError:
+        error = {}
+    return {"type": refusal.type, "code": refusal.code, "message": refusal.message, **error}

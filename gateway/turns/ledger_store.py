@@ -83,6 +83,18 @@ def _count(value: int | None) -> int | None:
     return None if value is None else min(value, MOST)
 
 
+def prune(older: datetime) -> int:
+    """Delete turns received before `older`, a piece at a time so that nobody waits long; the count."""
+    deleted = 0
+    while True:
+        ids = list(
+            Turn.objects.filter(received_at__lt=older).order_by("received_at").values_list("id", flat=True)[:1000]
+        )
+        if not ids:
+            return deleted
+        deleted += Turn.objects.filter(id__in=ids).delete()[0]
+
+
 def close_interrupted(now: datetime, dead_after: timedelta) -> int:
     """Close the open turns of every replica that is not alive, known or not; the count.
 

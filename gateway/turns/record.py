@@ -58,8 +58,3 @@ class TurnRecord:
     def elapsed_ms(self) -> int:
         """Milliseconds since the request was received."""
         return max(0, round((self.clock.wall() - self.request.received_at) * 1000))
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether the turn ever crossed the send boundary."""
-        return Phase.SENT in self.phases

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from gateway.errors import UpstreamRefused
 from gateway.protocol.chain import chain_of
 from gateway.protocol.events import Event, Kind, Terminal, item_of_done, read_created, read_error, read_terminal
@@ -11,6 +13,15 @@ from gateway.turns.turn import Phase, Step
 from gateway.turns.watch import Watch
 from gateway.upstream.exchange import Exchange
 
+RATE_LIMITS = "codex.rate_limits"
+
+
+class Hearing(Protocol):
+    """Who wants to know what the events say about the account."""
+
+    def told_limits(self, event: Event) -> None:
+        """A `codex.rate_limits` event has come."""
+
 
 class Relay:
     """Reads one exchange in the turn's own task. `terminal` is set before the client can see the terminal event.
@@ -18,7 +29,7 @@ class Relay:
     Per event there is no decoding, no query, no log line and no other task: only a look at its kind.
     """
 
-    def __init__(self, record: TurnRecord, sink: Sink, watch: Watch) -> None:
+    def __init__(self, record: TurnRecord, sink: Sink, watch: Watch, account: Hearing) -> None:
         self.terminal: Terminal | None = None
         # A client with a WebSocket of its own sends deltas itself; what others send in full may be made into one.
         self._keeps_items = record.request.socket is None
@@ -26,6 +37,7 @@ class Relay:
         self._record = record
         self._sink = sink
         self._watch = watch
+        self._account = account
 
     async def run(self, exchange: Exchange) -> None:
         """Deliver everything; returns after the terminal event. Raises `UpstreamError`s and `ClientLost`."""
@@ -61,6 +73,8 @@ class Relay:
     def _observe(self, event: Event, exchange: Exchange) -> None:
         """Read an event that means something to the gateway; raises `UpstreamRefused` when it is a refusal."""
         if event.kind is Kind.METADATA:
+            if event.type == RATE_LIMITS:
+                self._account.told_limits(event)
             return
         if event.kind is Kind.ITEM and self._keeps_items:
             self._items.append(item_of_done(event))

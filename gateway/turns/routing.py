@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from accounts.registry import AccountSnapshot, Registry
-from accounts.selection import Choice, Reason, SelectionRequest, choose, describe
+from accounts.selection import Candidate, Choice, Reason, SelectionRequest, choose, describe
 from accounts.states import Kind, Transport
 from gateway.clock import Clock
 from gateway.continuity.rules import Strength
 from gateway.continuity.sessions import Session, SessionTable
 from gateway.errors import AccountsLimited, GatewayError, InvalidBody, NoUsableAccount, Overloaded, OwnerGone
+from gateway.turns.health import Health
 from gateway.turns.record import Attempt
 from gateway.turns.request import Downstream, TurnRequest
 from gateway.turns.slots import AccountStreams, Offer, Stream
@@ -53,12 +54,14 @@ class Router:
     def __init__(
         self,
         registry: Registry,
+        health: Health,
         sessions: SessionTable,
         streams: AccountStreams,
         pool: LanePool,
         clock: Clock,
     ) -> None:
         self._registry = registry
+        self._health = health
         self._sessions = sessions
         self._streams = streams
         self._pool = pool
@@ -149,7 +152,7 @@ class Router:
         self._spread += 1
         for excluded in (tried.refused | tried.unreachable, tried.refused):
             choice = choose(
-                [account.candidate(self._streams.active(account.id), 0) for account in self._registry.accounts],
+                [self._candidate(account) for account in self._registry.accounts],
                 SelectionRequest(wanted.required, wanted.preferred, excluded, wanted.kind, wanted.model),
                 self._clock.wall(),
                 spread=self._spread,
@@ -157,6 +160,10 @@ class Router:
             if choice.ranked or not tried.unreachable:
                 break
         return choice
+
+    def _candidate(self, account: AccountSnapshot) -> Candidate:
+        circuit, quota = self._health.circuits.get(account.id), self._health.quotas.get(account.id)
+        return account.candidate(self._streams.active(account.id), 0, circuit, quota)
 
     def _routed(self, request: TurnRequest, stream: Stream, choice: Choice, wanted: SelectionRequest) -> Routed:
         account = self._registry.get(stream.account_id)

@@ -91,6 +91,7 @@ class Cause(StrEnum):
     PREVIOUS_NOT_FOUND = "previous_not_found"
     CONNECTION_LIMIT = "connection_limit"
     REJECTED = "rejected"
+    RESPONSE_FAILED = "response_failed"
     UPSTREAM_LOST = "upstream_lost"
     RESPONSE_START_TIMEOUT = "response_start_timeout"
     STREAM_IDLE_TIMEOUT = "stream_idle_timeout"
@@ -129,12 +130,13 @@ class Blame(StrEnum):
     EVIDENCE = "circuit evidence"
     LIMITED = "limited until its reset"
     PAUSED = "short pause"
-    LOGIN = "refresh once, then needs login"
+    REFRESH = "token refreshed"
+    LOGIN = "needs login"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row: for `cause`, and a body of one of `kinds`, do `move` at most `tries` times in a turn, then surface."""
+    """One row: for `cause`, and a body of one of `kinds`, do `move`, at most `tries` times in a turn."""
 
     cause: Cause
     kinds: frozenset[BodyKind]
@@ -160,12 +162,13 @@ DELTA = frozenset({BodyKind.DELTA})
 
 CONNECT_ATTEMPTS = 3
 
-# The first row that matches counts. A cause listed here with no row for a kind of body surfaces without blame.
+# The first row that matches and is not used up counts; when all are, the client is told, with the last one's blame.
 RULES: tuple[Rule, ...] = (
     Rule(Cause.CONNECT_FAILED, FREE, Move.ELSEWHERE, Blame.NONE, tries=CONNECT_ATTEMPTS - 1),
     Rule(Cause.CONNECT_FAILED, ANY, Move.SAME, Blame.NONE, tries=CONNECT_ATTEMPTS - 1),
     Rule(Cause.LANE_CLOSED, HELD, Move.SAME, Blame.NONE, tries=1),
     Rule(Cause.LANE_CLOSED, DELTA, Move.RESEND, Blame.NONE),
+    Rule(Cause.UNAUTHORIZED, FULL, Move.SAME, Blame.REFRESH, tries=1),
     Rule(Cause.UNAUTHORIZED, FREE, Move.ELSEWHERE, Blame.LOGIN),
     Rule(Cause.UNAUTHORIZED, DELTA, Move.RESEND, Blame.LOGIN),
     Rule(Cause.UNAUTHORIZED, ANY, Move.SURFACE, Blame.LOGIN),
@@ -183,6 +186,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Cause.CONNECTION_LIMIT, HELD, Move.SAME, Blame.NONE, tries=1),
     Rule(Cause.CONNECTION_LIMIT, ANY, Move.SURFACE, Blame.NONE),
     Rule(Cause.REJECTED, ANY, Move.SURFACE, Blame.NONE),
+    Rule(Cause.RESPONSE_FAILED, ANY, Move.SURFACE, Blame.EVIDENCE),
     Rule(Cause.UPSTREAM_LOST, ANY, Move.SURFACE, Blame.EVIDENCE),
     Rule(Cause.RESPONSE_START_TIMEOUT, ANY, Move.SURFACE, Blame.EVIDENCE),
     Rule(Cause.STREAM_IDLE_TIMEOUT, ANY, Move.SURFACE, Blame.EVIDENCE),
@@ -205,8 +209,9 @@ def decide(phase: Phase, cause: Cause, kind: BodyKind, moves: Iterable[Cause] = 
     `moves` are the causes this turn has already moved for; a rule with `tries` is used up after that many moves
     for its cause. The blame holds however the turn goes on.
     """
-    rule = next(rule for rule in RULES if rule.cause is cause and kind in rule.kinds)
-    used_up = rule.tries is not None and sum(1 for move in moves if move is cause) >= rule.tries
-    if rule.move in (Move.SAME, Move.ELSEWHERE) and (used_up or phase not in MOVABLE):
-        return Decision(Move.SURFACE, rule.blame)
+    done = sum(1 for move in moves if move is cause)
+    matching = [rule for rule in RULES if rule.cause is cause and kind in rule.kinds]
+    rule = next((rule for rule in matching if rule.tries is None or done < rule.tries), None)
+    if rule is None or (rule.move in (Move.SAME, Move.ELSEWHERE) and phase not in MOVABLE):
+        return Decision(Move.SURFACE, (rule or matching[-1]).blame)
     return Decision(rule.move, rule.blame)

@@ -22,9 +22,10 @@ from gateway.conf import Tunables
 from gateway.consumers.routes import traffic_app
 from gateway.consumers.simple import document_app, not_found
 from gateway.keys import KeySnapshot, NewKey, new_key
-from gateway.runtime import Runtime, real_network
+from gateway.runtime import Runtime
 from gateway.simulator import SimulatedAccount, Simulator
 from tests.support.memory import MemoryStore
+from tests.support.network import ScriptedRefresher, real_network
 
 
 def account(number: int, name: str, base_url: str, **changes: Any) -> AccountSnapshot:
@@ -59,6 +60,7 @@ class World:
     port: int
     key: NewKey
     client: httpx.AsyncClient
+    refresher: ScriptedRefresher
     sockets: list[ClientConnection] = field(default_factory=list)
 
     @property
@@ -97,7 +99,11 @@ class World:
 
 @asynccontextmanager
 async def world(
-    *names: str, tunables: Tunables | None = None, faults: tuple[str, ...] = (), **changes: Any
+    *names: str,
+    tunables: Tunables | None = None,
+    faults: tuple[str, ...] = (),
+    clock: Clock | None = None,
+    **changes: Any,
 ) -> AsyncIterator[World]:
     """A world with an account per name ("ada" if none is given); `changes` apply to each account."""
     names = names or ("ada",)
@@ -105,13 +111,14 @@ async def world(
     async with Simulator(accounts=simulated, faults=faults) as upstream:
         key = new_key()
         store = MemoryStore(keys=[KeySnapshot(1, "tests", key.lookup, key.digest)])
-        base_url = upstream.base_url("/backend-api/codex")
+        changes.setdefault("base_url", upstream.base_url("/backend-api/codex"))
         for number, name in enumerate(names, 1):
-            store.accounts[number] = account(number, name, base_url, **changes)
-        async with running(store, tunables or Tunables()) as (runtime, port):
+            store.accounts[number] = account(number, name, **changes)
+        refresher = ScriptedRefresher()
+        async with running(store, tunables or Tunables(), clock, refresher) as (runtime, port):
             headers = {"authorization": f"Bearer {key.text}"}
             async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=30) as client:
-                made = World(upstream, runtime, store, port, key, client)
+                made = World(upstream, runtime, store, port, key, client, refresher)
                 try:
                     yield made
                 finally:
@@ -119,10 +126,12 @@ async def world(
 
 
 @asynccontextmanager
-async def running(store: MemoryStore, tunables: Tunables) -> AsyncIterator[tuple[Runtime, int]]:
+async def running(
+    store: MemoryStore, tunables: Tunables, clock: Clock | None = None, refresher: ScriptedRefresher | None = None
+) -> AsyncIterator[tuple[Runtime, int]]:
     """Serve the traffic app on a free port, with uvicorn: the app leans on no server of its own."""
-    clock = Clock()
-    runtime = Runtime(tunables, store, clock, real_network(tunables, clock))
+    clock = clock or Clock()
+    runtime = Runtime(tunables, store, clock, real_network(tunables, clock, refresher))
     app = traffic_app(lambda: runtime.gate, document_app(not_found))
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(

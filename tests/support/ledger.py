@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -75,6 +76,14 @@ class LedgerFile:
     def turns(self, since: int = 0) -> list[TurnRow]:
         """The turns after the mark `since`, in the order in which they were first written."""
         return [turn for _, turn in self._rows(since)]
+
+    def first(self, since: int, condition: Callable[[TurnRow], object], limit: float = 10.0) -> TurnRow:
+        """Wait for a turn after `since` that meets `condition`; raises `AssertionError` when none does in time."""
+        deadline = time.monotonic() + limit
+        while not (found := [turn for turn in self.turns(since) if condition(turn)]):
+            assert time.monotonic() < deadline, f"no such turn within {limit:g} s: {self.turns(since)}"
+            time.sleep(0.01)
+        return found[0]
 
     def settled(self, since: int, count: int = 1, limit: float = 10.0) -> list[TurnRow]:
         """Wait until `count` turns after `since` are settled; raises `AssertionError` when it does not come to that."""

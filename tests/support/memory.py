@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from accounts.circuit import CircuitState
+from accounts.quota import Quota
 from accounts.registry import AccountSnapshot, StateChange
 from gateway.continuity.rules import SessionKey, Strength
 from gateway.continuity.sessions import Session
@@ -31,6 +33,7 @@ class MemoryStore:
     writes: list[list[tuple[uuid.UUID, str]]] = field(default_factory=list)
     beats: dict[uuid.UUID, datetime | None] = field(default_factory=dict)
     sessions: dict[SessionKey, tuple[Session, uuid.UUID]] = field(default_factory=dict)
+    circuits: list[dict[int, CircuitState]] = field(default_factory=list)
     broken: bool = False
 
     def _check(self) -> None:
@@ -68,6 +71,17 @@ class MemoryStore:
         for turn in turns:
             turn["outcome"], turn["cause"] = "interrupted", "process_died"
         return len(turns)
+
+    async def leads(self, replica: uuid.UUID, dead_after: timedelta) -> bool:
+        self._check()
+        return next((each for each, alive in self.replicas.items() if alive), None) == replica
+
+    async def save_quotas(self, quotas: Mapping[int, Quota]) -> None:
+        self._check()
+
+    async def note_circuits(self, states: Mapping[int, CircuitState], turn: uuid.UUID) -> None:
+        self._check()
+        self.circuits.append(dict(states))
 
     async def load_keys(self) -> Sequence[KeySnapshot]:
         self._check()

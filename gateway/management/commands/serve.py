@@ -18,6 +18,7 @@ from gateway.conf import Tunables
 from gateway.management.announce import announcement
 from gateway.management.ports import configured_port
 from gateway.server import Endpoint, GatewayServer, InheritedSocket, ListenError, ServerLimits, TcpEndpoint
+from gateway.upstream.connection import MAX_FRAME
 from gateway.workers import Supervisor, tell_ready, worker_command
 
 BACKLOG = 1024
@@ -109,11 +110,15 @@ async def bury(process: int) -> None:
 
 def limits(tunables: Tunables) -> ServerLimits:
     """The server's limits, from the same tunables as everything else."""
+    # A frame over the body limit is read, so that it can be answered and not just cut off; and the limit is one on
+    # requests, while an event of an answer has the size that its upstream gave it.
+    largest = 2 * max(tunables.max_body_bytes, MAX_FRAME)
     return ServerLimits(
-        max_message_bytes=tunables.max_body_bytes,
-        queue_bytes=2 * tunables.max_body_bytes,
+        max_message_bytes=largest,
+        queue_bytes=2 * largest,
         ping_interval=tunables.ping_interval,
         ping_timeout=tunables.websocket_idle_timeout,
         close_timeout=tunables.close_timeout,
-        stall_timeout=tunables.client_stall_timeout,
+        # Later than the engine's own limit, which gives the ledger a reason.
+        stall_timeout=tunables.client_stall_timeout + 5,
     )
