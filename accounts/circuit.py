@@ -242,9 +242,9 @@ def least_bad(circuits: Mapping[int, Circuit]) -> int:
     if not circuits:
         raise ValueError("There is no account at all, so none is the least bad.")
 
-    def badness(account: int) -> tuple[bool, float, int, int]:
+    def badness(account: int) -> tuple[float, int, int]:
         circuit = circuits[account]
-        return (circuit.state is CircuitState.OPEN, circuit.until or 0.0, circuit.ejections, account)
+        return (circuit.until or 0.0, circuit.ejections, account)
 
     return min(circuits, key=badness)
 

@@ -159,9 +159,7 @@ class Turn:
         headers = exchange.headers()
         self._sink.upstream_headers(headers)
         engine.health.heard_headers(routed.account.id, headers)
-        if opened.idle_events:
-            await self._sink.deliver(opened.idle_events)
-        await self._relay.run(exchange)
+        await self._relay.run(exchange, opened.idle_events)
 
     def told_limits(self, event: Event) -> None:
         """The account has told its usage."""
@@ -244,6 +242,8 @@ class Turn:
             self._tried.unreachable[account.id] = str(cause)
             return
         self._tried.refused[account.id] = str(cause)
+        # The next account has a token of its own, which may be renewed once as well.
+        self._moves = [move for move in self._moves if move is not Cause.UNAUTHORIZED]
         nobody = self._engine.router.why_nobody(self._request, self._tried)
         if nobody is not None:
             raise nobody if isinstance(nobody, AccountsLimited) else error

@@ -39,9 +39,14 @@ class Relay:
         self._watch = watch
         self._account = account
 
-    async def run(self, exchange: Exchange) -> None:
-        """Deliver everything; returns after the terminal event. Raises `UpstreamError`s and `ClientLost`."""
+    async def run(self, exchange: Exchange, idle_events: list[Event]) -> None:
+        """Deliver everything, first what came while the lane was idle; returns after the terminal event.
+
+        Raises `UpstreamError`s and `ClientLost`.
+        """
         record, sink, watch = self._record, self._sink, self._watch
+        if idle_events:
+            await sink.deliver(self._take(idle_events, exchange))
         while True:
             watch.waiting()
             events = self._take(await exchange.receive(), exchange)

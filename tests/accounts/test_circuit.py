@@ -143,6 +143,15 @@ class TestEjection:
             circuit = turn(circuit, False, circuit.until)
         assert lengths == [10, 20, 30, 40, 50, 60, 60, 60]
 
+    def test_no_ejection_is_longer_than_the_longest_although_the_next_step_would_be(self):
+        uneven = CircuitSettings(failures=1, ejection=25.0, longest_ejection=60.0)
+        circuit, lengths = failed(HEALTHY, "server_error", NOW, NOW, uneven), []
+        for _ in range(4):
+            lengths.append(circuit.until - circuit.since)
+            now = circuit.until
+            circuit = failed(admit(circuit, now), "server_error", now, now, uneven)
+        assert lengths == [25, 50, 60, 60]
+
     def test_good_time_makes_the_next_one_shorter(self):
         circuit = opened()
         for _ in range(3):

@@ -45,7 +45,7 @@ class Upstream:
     windows: dict[str, Bucket] = field(
         default_factory=lambda: {"primary": Bucket(120, 300), "secondary": Bucket(400, 10_080)}
     )
-    spark: Bucket = field(default_factory=lambda: Bucket(25, 300))
+    spark: Bucket = field(default_factory=lambda: Bucket(8, 300))
     tells_resets: bool = True
 
     def refuses(self, now, model):

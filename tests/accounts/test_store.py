@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 from cryptography.fernet import Fernet
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection
 from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 from structlog.testing import capture_logs
@@ -222,7 +222,7 @@ class TestChangeState:
 
     def test_an_event_that_cannot_be_written_takes_the_change_with_it(self):
         ada = stored("ada")
-        with pytest.raises(IntegrityError), transaction.atomic():
+        with pytest.raises(IntegrityError):
             change_state(StateChange(ada.id, State.ACTIVE, State.PAUSED, "", by=""))
         ada.refresh_from_db()
         assert ada.state == "active"

@@ -158,6 +158,8 @@ class TestPollUsage:
         ada(plan_type="plus")
         upstream = Upstream(**{ACCESS: usage(allowed=False, used_percent=100)})
         upstream.poll()
+        # Upstreams count the reset from the moment they are asked, so that it moves by a few seconds.
+        upstream.answers[ACCESS] = usage(allowed=False, used_percent=100, reset_at=NOW + HOUR + 3)
         upstream.poll(NOW + 10)
         assert state() == ("limited", NOW + HOUR)
         assert events() == [("ada", "limited", "upkeep")]
@@ -179,9 +181,9 @@ class TestPollUsage:
         assert state() == ("limited", NOW + HOUR)
 
     def test_what_traffic_has_found_out_since_it_was_asked_counts(self):
-        account = ada()
+        account = ada(state="limited", state_until=at(NOW + HOUR))
         upstream = Upstream(**{ACCESS: usage(allowed=True)})
-        limit = StateChange(account.id, State.ACTIVE, State.LIMITED, "usage limit", NOW + 9 * HOUR)
+        limit = StateChange(account.id, State.LIMITED, State.LIMITED, "usage limit", NOW + 9 * HOUR)
         upstream.meanwhile = lambda: change_state(limit)
         upstream.poll()
         assert state() == ("limited", NOW + 9 * HOUR)

@@ -52,21 +52,17 @@ Message = dict[str, Any]
 
 
 class Calls:
-    """Calls of Python functions by file, calls of functions by name, and JSON decodes by type, while counting."""
+    """Calls of Python functions by name, and JSON decodes by the type they decode to, while counting."""
 
     def __init__(self) -> None:
-        self.by_file: Counter[str] = Counter()
         self.by_name: Counter[str] = Counter()
         self.decodes: Counter[str] = Counter()
         self._counted: dict[CodeType, bool] = {}
 
     @property
     def total(self) -> int:
-        return self.by_file.total()
-
-    def of(self, *files: str) -> int:
-        """Calls in files whose path ends with one of `files`."""
-        return sum(count for file, count in self.by_file.items() if file.endswith(files))
+        """All calls of Python functions."""
+        return self.by_name.total()
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -84,7 +80,6 @@ class Calls:
             if counted is None:
                 counted = self._counted[code] = not code.co_filename.startswith(_NOT_COUNTED)
             if counted:
-                self.by_file[code.co_filename] += 1
                 self.by_name[code.co_qualname] += 1
         elif event == "c_call":
             if called is msgspec.json.decode:
@@ -187,7 +182,10 @@ def _receive(connection: socket.socket, buffer: bytearray) -> bool:
 
 
 class SteppedGateway:
-    """A running gateway without a server: `post` and `websocket` carry one turn each and count what it calls."""
+    """A running gateway without a server: `post` and `websocket` carry one turn each and count what it calls.
+
+    Await each before the next: turns side by side would take each other's steps of the upstream.
+    """
 
     def __init__(self, runtime: Runtime, store: MemoryStore, upstream: SteppedUpstream, key: str) -> None:
         self.runtime = runtime

@@ -74,10 +74,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Everything that runs: the upstream's process, its URL, and all systems in the order in which they take turns."""
+    """Everything that runs: the upstream's process, and all systems in the order in which they take turns."""
 
     upstream_pid: int
-    upstream_url: str
     systems: Sequence[System]
 
 
@@ -141,7 +140,7 @@ def running(peers: Sequence[Peer], upstream_port: int, say: Callable[[str], None
         for system in systems[len(Protocol) :]:
             say(f"{system.label} is {system.endpoint.host}:{system.endpoint.port}, process {system.pid or 'unknown'}")
         order = list(Protocol)
-        yield Stage(pid, upstream, sorted(systems, key=lambda each: order.index(each.protocol)))
+        yield Stage(pid, sorted(systems, key=lambda each: order.index(each.protocol)))
 
 
 def direct(upstream: str) -> list[System]:

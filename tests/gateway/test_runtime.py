@@ -24,6 +24,7 @@ from gateway.upstream.http import HttpTransport
 from tests.support.frames import converse, sse_events, types
 from tests.support.inprocess import account, world
 from tests.support.memory import MemoryStore
+from tests.support.network import ScriptedRefresher
 from tests.support.records import HELLO, record, sent
 from tests.support.sockets import RawClient
 from tests.support.virtual_loop import in_virtual_time, loop_clock
@@ -36,7 +37,8 @@ async def nobody_there(target: Target) -> LaneConnection:
 def made(store: MemoryStore, tunables: Tunables | None = None) -> Runtime:
     """A runtime without a network, in the time of the running loop."""
     tunables, clock = tunables or Tunables(), loop_clock()
-    return Runtime(tunables, store, clock, Network(nobody_there, HttpTransport(tunables, clock)))
+    network = Network(nobody_there, HttpTransport(tunables, clock), ScriptedRefresher())
+    return Runtime(tunables, store, clock, network)
 
 
 @asynccontextmanager

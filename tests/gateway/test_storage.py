@@ -14,6 +14,8 @@ import psycopg
 import pytest
 from django.db import connection
 
+from accounts.circuit import CircuitState
+from accounts.quota import Quota
 from accounts.registry import StateChange
 from accounts.states import State
 from gateway.continuity.rules import SessionKey, SessionKind, Strength
@@ -178,10 +180,18 @@ async def test_the_sessions_of_turns_are_written_with_them(furnished: Furnished)
     turn = sent(record())
     turn.session = session
     await furnished.store.write_turns(REPLICA, [turn])
-    assert list(await furnished.store.load_sessions(0, 0)) == [session]
+    assert list(await furnished.store.load_sessions(OTHER, 0, 0)) == [session]
     turn.session = replace(session, account_id=2, used_at=1_800_000_001.0)
     await furnished.store.write_turns(REPLICA, [turn])
-    assert list(await furnished.store.load_sessions(0, 0)) == [turn.session]
+    assert list(await furnished.store.load_sessions(OTHER, 0, 0)) == [turn.session]
+
+
+async def test_a_process_is_not_told_of_its_own_sessions(furnished: Furnished) -> None:
+    turn = sent(record())
+    turn.session = Session(SessionKey(1, SessionKind.SESSION, "digest"), 1, Strength.HARD, 1_800_000_000.0)
+    await furnished.store.write_turns(REPLICA, [turn])
+    assert list(await furnished.store.load_sessions(REPLICA, 0, 0)) == []
+    assert list(await furnished.store.load_sessions(OTHER, 0, 0)) == [turn.session]
 
 
 async def test_soft_sessions_are_forgotten_before_hard_ones(furnished: Furnished) -> None:
@@ -195,14 +205,37 @@ async def test_soft_sessions_are_forgotten_before_hard_ones(furnished: Furnished
         turn.session = Session(SessionKey(1, SessionKind.SESSION, digest), 1, strength, used_at)
         turns.append(turn)
     await furnished.store.write_turns(REPLICA, turns)
-    assert [each.key.digest for each in await furnished.store.load_sessions(50, 150)] == ["b", "c"]
-    assert [each.key.digest for each in await furnished.store.load_sessions(150, 150)] == ["c"]
+    assert [each.key.digest for each in await furnished.store.load_sessions(OTHER, 50, 150)] == ["b", "c"]
+    assert [each.key.digest for each in await furnished.store.load_sessions(OTHER, 150, 150)] == ["c"]
 
 
 async def test_a_process_is_known_from_its_registration_on(furnished: Furnished) -> None:
     assert not await furnished.store.beat(REPLICA)
     await furnished.store.register(REPLICA)
     assert await furnished.store.beat(REPLICA)
+
+
+async def test_one_process_does_the_chores_of_all_and_another_when_it_is_gone(furnished: Furnished) -> None:
+    store = furnished.store
+    assert not await store.leads(REPLICA, HALF_A_MINUTE)
+    for replica in (REPLICA, OTHER):
+        await store.register(replica)
+    assert [await store.leads(each, HALF_A_MINUTE) for each in (REPLICA, OTHER)] == [True, False]
+    await store.unregister(REPLICA)
+    assert [await store.leads(each, HALF_A_MINUTE) for each in (REPLICA, OTHER)] == [False, True]
+    assert not await store.leads(OTHER, AT_ONCE)
+
+
+async def test_what_is_noted_of_an_account_changes_nothing_that_is_loaded(furnished: Furnished) -> None:
+    ada = await furnished.add_account("ada", 1)
+    known = await furnished.store.load_accounts(()) or ()
+    await furnished.store.mark_accounts_used({ada.id: 1_800_000_000.0, ada.id + 1: 1_800_000_000.0})
+    await furnished.store.note_circuits({ada.id: CircuitState.OPEN, ada.id + 1: CircuitState.OPEN}, uuid.uuid4())
+    assert await furnished.store.load_accounts(known) is None
+
+
+async def test_usage_of_an_account_that_is_gone_is_let_go(furnished: Furnished) -> None:
+    await furnished.store.save_quotas({77: Quota()})
 
 
 async def test_only_turns_of_processes_that_ended_are_closed_and_never_twice(furnished: Furnished) -> None:

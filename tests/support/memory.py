@@ -74,7 +74,8 @@ class MemoryStore:
 
     async def leads(self, replica: uuid.UUID, dead_after: timedelta) -> bool:
         self._check()
-        return next((each for each, alive in self.replicas.items() if alive), None) == replica
+        oldest = datetime.now(UTC) - dead_after
+        return next((each for each, beat in self.beats.items() if beat is not None and beat > oldest), None) == replica
 
     async def save_quotas(self, quotas: Mapping[int, Quota]) -> None:
         self._check()

@@ -6,11 +6,14 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from accounts.credentials import CodexCredentials
+from accounts.tokens import Refreshed, Result
 from gateway.clock import Clock
 from gateway.conf import Tunables
 from tests.support.frames import converse, response_id, sse_events, text_of, types
@@ -44,10 +47,7 @@ def closed_url() -> Iterator[str]:
 
 async def move_account(w: World, number: int, base_url: str) -> None:
     """Give an account another address, as its operator may."""
-    before = w.store.accounts[number]
-    w.store.accounts[number] = type(before)(
-        **{name: getattr(before, name) for name in before.__slots__} | {"base_url": base_url, "revision": 2}
-    )
+    w.store.accounts[number] = replace(w.store.accounts[number], base_url=base_url, revision=2)
     await w.runtime.registry.refresh()
 
 
@@ -312,3 +312,23 @@ async def test_connecting_and_moving_leaves_a_trace_of_every_attempt() -> None:
             await w.settled()
     attempts = [(event["account"], event["attempt"]) for event in logs if event["event"] == "connect_attempt"]
     assert attempts == [("ada", 1), ("bo", 2)]
+
+
+async def test_every_account_that_a_turn_tries_may_have_its_token_renewed_once() -> None:
+    """Tokens of one pool often expire together; the first turn afterwards must not cost all but one their login."""
+    async with world("ada", "bo", transport="http") as w:
+        expired = CodexCredentials("expired", "refresh")
+        for number in (1, 2):
+            w.store.accounts[number] = replace(w.store.accounts[number], credentials=expired, revision=2)
+        await w.runtime.registry.refresh()
+
+        async def refresh(number: int, refused: str | None = None) -> Refreshed:
+            if number == 1:
+                return Refreshed(Result.NEEDS_LOGIN)
+            renewed = CodexCredentials("sim-bo", "refresh-2")
+            w.store.accounts[2] = replace(w.store.accounts[2], credentials=renewed, revision=3)
+            return Refreshed(Result.REFRESHED, renewed)
+
+        w.refresher.answer = refresh
+        assert "Hello from bo" in (await w.post(dict(HELLO))).text
+        assert [account.state for account in w.runtime.registry.accounts] == ["needs_login", "active"]
