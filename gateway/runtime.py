@@ -22,7 +22,7 @@ from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.consumers.base import Check, Gate
 from gateway.continuity.sessions import SessionTable
-from gateway.errors import Stopping
+from gateway.errors import LedgerUnavailable, Stopping
 from gateway.keys import KeyRing
 from gateway.storage import Store, StoreError
 from gateway.turns.backlog import Backlogs
@@ -90,7 +90,7 @@ class Runtime:
         self.sessions = SessionTable(t.soft_session_ttl)
         self._refresher = network.refresher
         health = Health(self.registry, network.refresher, clock, self._circuits_changed)
-        router = Router(self.registry, health, self.sessions, self.streams, self.pool, clock)
+        router = Router(self.registry, health, self.sessions, self.streams, self.pool, clock, self._find_stored)
         running: set[Turn] = set()
         self.engine = Engine(
             replica=str(self.id),
@@ -230,6 +230,13 @@ class Runtime:
         """Know what other replicas, or an earlier process, have written of conversations."""
         soft_since = self._clock.wall() - self._tunables.soft_session_ttl
         self.sessions.learn(await self._store.load_sessions(self.id, since, soft_since))
+
+    async def _find_stored(self, client: int, response_id: str) -> int | None:
+        try:
+            return await self._store.find_response(client, response_id)
+        except StoreError as error:
+            message = "The ledger cannot be read, so the owner of the response is not known; nothing was sent."
+            raise LedgerUnavailable(message, retry_after=2) from error
 
     async def _can_write(self) -> bool:
         try:

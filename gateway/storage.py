@@ -82,6 +82,9 @@ class Store(Protocol):
     async def persist_state(self, change: StateChange) -> bool:
         """Write a change of state if its conditions still hold; whether they did."""
 
+    async def find_response(self, client: int, response_id: str) -> int | None:
+        """The account that stores a response of the client (the id of its key), None when the ledger knows none."""
+
     async def load_sessions(self, reader: uuid.UUID, since: float, soft_since: float) -> Sequence[Session]:
         """Sessions that others than `reader` wrote after `since` (unix seconds), the last used at the end.
 
@@ -148,6 +151,9 @@ class DatabaseStore:
 
     async def persist_state(self, change: StateChange) -> bool:
         return await self._run(account_rows.change_state, change)
+
+    async def find_response(self, client: int, response_id: str) -> int | None:
+        return await self._run(ledger_store.find_response, client, response_id)
 
     async def load_sessions(self, reader: uuid.UUID, since: float, soft_since: float) -> Sequence[Session]:
         return await self._run(session_rows.load_sessions, reader, since, soft_since)

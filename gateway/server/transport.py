@@ -142,6 +142,9 @@ class GatewayTransport(tcp.Server):
         """The end: called by Twisted."""
         self.server.open.remove(self)
         super().connectionLost(reason)
+        # Twisted keeps what was not sent until the garbage collector finds the connection.
+        self.dataBuffer, self.offset = b"", 0
+        self._tempDataBuffer, self._tempDataLen = [], 0
 
 
 class GatewayPort(tcp.Port):

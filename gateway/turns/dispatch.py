@@ -166,6 +166,11 @@ class Turn:
         if self._trial is not None:
             self._engine.health.heard_limits(self._trial.account.id, event)
 
+    def completed(self, response_id: str) -> None:
+        """The account may store the response, and then continuations go to it."""
+        if self._routed is not None and self.record.upstream == "http":
+            self._engine.router.completed(self._request, self._routed.account.id, response_id)
+
     def backlog(self) -> int:
         """Bytes from the upstream that wait for the client."""
         return 0 if self._exchange is None else self._exchange.backlog()

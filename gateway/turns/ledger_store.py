@@ -83,6 +83,12 @@ def _count(value: int | None) -> int | None:
     return None if value is None else min(value, MOST)
 
 
+def find_response(client: int, response_id: str) -> int | None:
+    """The account that made a response for the client over HTTP, where it may be stored; None when there is none."""
+    made = Turn.objects.filter(key_id=client, response_id=response_id, upstream="http", outcome=Outcome.COMPLETED)
+    return made.order_by("-received_at").values_list("account_id", flat=True).first()
+
+
 def prune(older: datetime) -> int:
     """Delete turns received before `older`, a piece at a time so that nobody waits long; the count."""
     deleted = 0

@@ -22,6 +22,9 @@ class Hearing(Protocol):
     def told_limits(self, event: Event) -> None:
         """A `codex.rate_limits` event has come."""
 
+    def completed(self, response_id: str) -> None:
+        """The response is complete; its client does not know that yet."""
+
 
 class Relay:
     """Reads one exchange in the turn's own task. `terminal` is set before the client can see the terminal event.
@@ -113,3 +116,4 @@ class Relay:
             self._record.response_id = terminal.response_id
             if terminal.status == "completed":
                 exchange.publish(terminal.response_id)
+                self._account.completed(terminal.response_id)

@@ -6,7 +6,7 @@ step, so that two turns never count on the same place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -14,6 +14,7 @@ from accounts.registry import AccountSnapshot, Registry
 from accounts.selection import Candidate, Choice, Reason, SelectionRequest, choose, describe
 from accounts.states import Kind, Transport
 from gateway.clock import Clock
+from gateway.continuity.responses import StoredResponses
 from gateway.continuity.rules import Strength
 from gateway.continuity.sessions import Session, SessionTable
 from gateway.errors import AccountsLimited, GatewayError, InvalidBody, NoUsableAccount, Overloaded, OwnerGone
@@ -27,6 +28,10 @@ from gateway.upstream.pool import LanePool
 
 # Seconds that a client can be asked to wait before it tries again; a longer rest is told as a limit with its end.
 SHORT_REST = 60.0
+
+
+# The account that stores a response of a client (the id of its key), by the ledger; None when it knows none.
+FindStored = Callable[[int, str], Awaitable[int | None]]
 
 
 @dataclass(slots=True)
@@ -59,7 +64,10 @@ class Router:
         streams: AccountStreams,
         pool: LanePool,
         clock: Clock,
+        find_stored: FindStored,
     ) -> None:
+        self._stored = StoredResponses()
+        self._find_stored = find_stored
         self._registry = registry
         self._health = health
         self._sessions = sessions
@@ -75,6 +83,7 @@ class Router:
 
         Raises `OwnerGone`, `NoUsableAccount`, `AccountsLimited`, `Overloaded` or `InvalidBody`.
         """
+        await self._look_up_owner(request)
         wanted = self._wanted(request)
         chosen: list[Choice] = []
 
@@ -103,6 +112,11 @@ class Router:
             return None
         strength = Strength.SOFT if request.kind is BodyKind.FREE else Strength.HARD
         return self._sessions.bind(request.session, account_id, strength, self._clock.wall())
+
+    def completed(self, request: TurnRequest, account_id: int, response_id: str) -> None:
+        """The account stores the response that it has just completed over HTTP, unless it was told not to."""
+        if request.body.store is not False:
+            self._stored.remember(request.key.id, response_id, account_id)
 
     def take_used_accounts(self) -> dict[int, float]:
         """When accounts were last used (unix seconds), since this was last asked."""
@@ -136,8 +150,7 @@ class Router:
     def _wanted(self, request: TurnRequest) -> SelectionRequest:
         model = request.body.model
         if request.body.previous_response_id is not None:
-            lane = self._pool.owner(request.body.previous_response_id, request.key.id, request.lane_session)
-            return SelectionRequest(required=lane.key.account_id, model=model)
+            return SelectionRequest(required=self._owner(request), model=model)
         session = None
         if request.session is not None:
             session = self._sessions.find(request.session, self._clock.wall())
@@ -146,6 +159,35 @@ class Router:
         if request.kind is BodyKind.FREE:
             return SelectionRequest(preferred=session.account_id, model=model)
         return SelectionRequest(required=session.account_id, model=model)
+
+    def _owner(self, request: TurnRequest) -> int:
+        """The account of the response that the request continues: its lane's, or the one that stores it."""
+        response_id = request.body.previous_response_id or ""
+        try:
+            return self._pool.owner(response_id, request.key.id, request.lane_session).key.account_id
+        except OwnerGone:
+            stored = self._stored.owner(request.key.id, response_id)
+            if stored is None or request.body.store is False:
+                raise
+            return stored
+
+    async def _look_up_owner(self, request: TurnRequest) -> None:
+        """Ask the ledger, once, for the account of a stored response that this process has not seen."""
+        response_id = request.body.previous_response_id
+        if response_id is None or request.body.store is False or self._lane_continues(request):
+            return
+        if self._stored.owner(request.key.id, response_id) is None:
+            account_id = await self._find_stored(request.key.id, response_id)
+            if account_id is not None:
+                self._stored.remember(request.key.id, response_id, account_id)
+
+    def _lane_continues(self, request: TurnRequest) -> bool:
+        """Whether the response that the request continues is on an open lane."""
+        try:
+            self._pool.owner(request.body.previous_response_id or "", request.key.id, request.lane_session)
+        except OwnerGone:
+            return False
+        return True
 
     def _choose(self, wanted: SelectionRequest, tried: Tried) -> Choice:
         """Leave out accounts that refused; those that were out of reach come last, since others may be fine."""
@@ -184,13 +226,15 @@ class Router:
 
     def _on_lane(self, account: AccountSnapshot, request: TurnRequest) -> bool:
         fits = len(request.body.raw) < MAX_FRAME - 1024
-        if request.body.is_delta:
+        if request.body.is_delta and self._lane_continues(request):
             if not fits:
                 raise InvalidBody(
                     "A request that continues a response must fit into a frame of 16 MiB; send the full input.",
                     code="body_too_large",
                 )
             return True
+        if request.body.is_delta:
+            return False
         if account.transport is not Transport.AUTO:
             return account.transport is Transport.WEBSOCKET and fits
         if (account.id, account.base_url) in self._without_websocket or not fits or request.body.background:
@@ -206,7 +250,7 @@ class Router:
         reasons = [passed.reason for passed in choice.passed_over if passed.reason is not Reason.NOT_OWNER]
         if choice.missing_owner is not None:
             return OwnerGone("The account that owns this conversation is no longer in the pool.")
-        if Reason.LIMITED in reasons:
+        if Reason.LIMITED in reasons or Reason.MODEL_LIMITED in reasons:
             return self._limited(choice)
         if not reasons:
             return NoUsableAccount("No account yet: the operator adds one with `manage.py add_account`.")

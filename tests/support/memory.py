@@ -113,6 +113,11 @@ class MemoryStore:
         )
         return True
 
+    async def find_response(self, client: int, response_id: str) -> int | None:
+        self._check()
+        made = [t for t in self.turns.values() if (t["key_id"], t["response_id"]) == (client, response_id)]
+        return next((t["account_id"] for t in made if t["upstream"] == "http" and t["outcome"] == "completed"), None)
+
     async def load_sessions(self, reader: uuid.UUID, since: float, soft_since: float) -> Sequence[Session]:
         self._check()
         others = [s for s, writer in self.sessions.values() if writer != reader]

@@ -16,10 +16,10 @@ from gateway.consumers.routes import traffic_app
 from gateway.consumers.simple import document_app, not_found
 from gateway.keys import KeySnapshot, NewKey, new_key
 from gateway.runtime import Network, Runtime
-from tests.support.network import real_network
 from gateway.simulator import SimulatedAccount, Simulator
 from tests.support.inprocess import account
 from tests.support.memory import MemoryStore
+from tests.support.network import real_network
 
 CODEX = "/backend-api/codex/responses"
 V1 = "/v1/responses"
