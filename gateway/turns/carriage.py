@@ -23,6 +23,10 @@ from gateway.upstream.pool import LanePool
 NO_WEBSOCKET = frozenset({404, 405, 426, 501})
 
 
+# Idle lanes whose chain is compared with a request; each comparison reads the whole input.
+MOST_COMPARED = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A borrowed exchange (close it), what to send on it, and metadata that came while its lane was idle.
@@ -102,7 +106,7 @@ class Carriage:
         """The lane that already holds the beginning of this full request, as the delta that continues there."""
         if request.socket is not None:
             return None
-        for lane in self._pool.idle(key):
+        for lane in self._pool.idle(key)[:MOST_COMPARED]:
             if lane.chain is not None and lane.chain.response_id == lane.anchor:
                 items = new_items(lane.chain, request.body)
                 if items is not None:

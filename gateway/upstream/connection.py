@@ -24,13 +24,15 @@ from gateway.upstream.translate import dial_error, lane_error
 MAX_FRAME = 16 * MIB
 # What one `read` returns at the most, so that a flood is relayed in pieces and memory stays bounded.
 READ_BATCH = 256 * 1024
+# Fewer waiting bytes than this are told to nobody: no limit is that small, and most events find none waiting.
+NOTEWORTHY = 64 * 1024
 
 
 class ConnectionListener(Protocol):
     """Whoever holds a connection; both are called on the event loop and must return at once."""
 
     def backlog_grew(self, size: int) -> None:
-        """`size` bytes of messages wait to be read."""
+        """`size` bytes of messages wait to be read; told from `NOTEWORTHY` on."""
 
     def connection_lost(self) -> None:
         """The socket is closed; nothing will be read or sent any more."""
@@ -90,7 +92,7 @@ class LaneConnection(ClientConnection):
                 self._fragments.clear()
         if self._reader is not None and self._messages and not self._reader.done():
             self._reader.set_result(None)
-        if self.listener is not None:
+        if self.listener is not None and self.waiting_bytes > NOTEWORTHY:
             self.listener.backlog_grew(self.waiting_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:

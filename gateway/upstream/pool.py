@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from gateway.clock import Clock
 from gateway.conf import Tunables
@@ -22,6 +23,9 @@ FRESH_FOR = 15.0
 PING_WAIT = 2.0
 
 
+K = TypeVar("K")
+
+
 class LanePool:
     """Lanes of all accounts in this process. `close` it before the event loop ends."""
 
@@ -31,6 +35,7 @@ class LanePool:
         self._dial = dial
         self._lanes: dict[int, set[Lane]] = defaultdict(set)
         self._by_key: dict[LaneKey, set[Lane]] = defaultdict(set)
+        self._by_session: dict[str, set[Lane]] = defaultdict(set)
         self._anchors: dict[str, Lane] = {}
         self._generations = 0
         self._closers: dict[Lane, asyncio.Task[None]] = {}
@@ -127,8 +132,8 @@ class LanePool:
         """Close the idle lanes of `session`, except those of account `but`."""
         await self._close_all(
             lane
-            for lane in self
-            if lane.key.session == session and lane.key.account_id != but and lane.state is LaneState.OPEN
+            for lane in self._by_session.get(session, ())
+            if lane.key.account_id != but and lane.state is LaneState.OPEN
         )
 
     async def retire_account(self, account_id: int) -> None:
@@ -195,6 +200,7 @@ class LanePool:
         lane = Lane(key, self._generations, self)
         self._lanes[key.account_id].add(lane)
         self._by_key[key].add(lane)
+        self._by_session[key.session].add(lane)
         return lane
 
     async def _make_room(self, account_id: int) -> None:
@@ -241,8 +247,14 @@ class LanePool:
     def _forget(self, lane: Lane) -> None:
         self._drop_anchor(lane)
         self._lanes[lane.key.account_id].discard(lane)
-        lanes = self._by_key.get(lane.key)
-        if lanes is not None:
-            lanes.discard(lane)
-            if not lanes:
-                del self._by_key[lane.key]
+        _take_out(self._by_key, lane.key, lane)
+        _take_out(self._by_session, lane.key.session, lane)
+
+
+def _take_out(index: dict[K, set[Lane]], key: K, lane: Lane) -> None:
+    """Take a lane out of an index, and its key with the last lane."""
+    lanes = index.get(key)
+    if lanes is not None:
+        lanes.discard(lane)
+        if not lanes:
+            del index[key]
