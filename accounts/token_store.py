@@ -145,7 +145,7 @@ def _look(wanted: Wanted, keys: Sequence[str]) -> CodexCredentials | Fresh | Ref
 def sign_in_of(account: Account, keys: Sequence[str]) -> CodexCredentials | None:
     """The stored sign-in of `account`; None when there is none, or it cannot be opened."""
     try:
-        credentials = unseal(account.credentials, keys) if account.credentials else None
+        credentials = unseal(account.credentials, keys)
     except (WrongTokenKey, BrokenCredentials):
         return None  # the registry reports it, and shows the account as one that needs a login
     return credentials if isinstance(credentials, CodexCredentials) else None

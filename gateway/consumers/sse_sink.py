@@ -40,13 +40,18 @@ class SseSink:
         self._headers.update(shown(headers))
 
     async def deliver(self, events: Sequence[Event]) -> None:
-        if self._keepalive.sending:
+        if self._keepalive.sending is not None:
             await self._keepalive.wait()
         if not self._begun:
             events = self._hold(events)
             if not events:
                 return
             await self._begin()
+        if len(events) == 1 and events[0].kind is Kind.OTHER:
+            # Nearly every delivery: one event, or one run of them, that only has to be passed on.
+            body = events[0].raw or encode_event(events[0])
+            await self._wire.send({"type": "http.response.body", "body": body, "more_body": True})
+            return
         await self._write(events)
 
     async def refuse(self, answer: Answer) -> None:

@@ -30,14 +30,14 @@ class WebSocketSink:
         """Lanes bring their metadata as events, which pass as they come."""
 
     async def deliver(self, events: Sequence[Event]) -> None:
-        if self._keepalive.sending:
+        if self._keepalive.sending is not None:
             await self._keepalive.wait()
         for event in events:
             if event.kind is Kind.METADATA and self._route is Route.V1 and event.type.startswith("codex."):
                 continue
             if not self._sequenced:
                 self._sequenced = has_sequence_number(event.data)
-            await self._send(event.data)
+            await self._wire.send({"type": "websocket.send", "text": event.data.decode("utf-8", "replace")})
 
     async def refuse(self, answer: Answer) -> None:
         await self._keepalive.end()

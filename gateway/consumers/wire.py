@@ -71,33 +71,31 @@ class ClientWire:
 
 
 class Keepalive:
-    """Sends something harmless when a stream has been silent; never between the parts of another send."""
+    """Sends something harmless when a stream has been silent; never between the parts of another send.
+
+    While one is `sending`, the next send has to `wait` for it.
+    """
 
     def __init__(self, wire: ClientWire, interval: float) -> None:
         self._wire = wire
         self._interval = interval
-        self._sending: asyncio.Task[None] | None = None
+        self.sending: asyncio.Task[None] | None = None
         self._ended = False
 
     def check(self, now: float, send: Callable[[], Awaitable[None]]) -> float:
         """Start `send` when the silence has lasted; the seconds until the next check is due."""
         left = self._wire.sent_at + self._interval - now
-        if self._ended or self._sending is not None or self._wire.sending:
+        if self._ended or self.sending is not None or self._wire.sending:
             return self._interval
         if left > 0:
             return left
-        self._sending = asyncio.ensure_future(self._run(send))
+        self.sending = asyncio.ensure_future(self._run(send))
         return self._interval
-
-    @property
-    def sending(self) -> bool:
-        """Whether one is on its way; the next send has to `wait` for it."""
-        return self._sending is not None
 
     async def wait(self) -> None:
         """Wait until a keepalive that is being sent is out."""
-        if self._sending is not None:
-            await asyncio.wait({self._sending})
+        if self.sending is not None:
+            await asyncio.wait({self.sending})
 
     async def end(self) -> None:
         self._ended = True
@@ -110,7 +108,7 @@ class Keepalive:
             # The turn's own next send, or the consumer, finds out as well.
             pass
         finally:
-            self._sending = None
+            self.sending = None
 
 
 def shown(headers: Mapping[str, str]) -> dict[str, str]:

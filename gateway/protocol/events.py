@@ -99,7 +99,8 @@ def read_event(data: bytes, raw: bytes = b"") -> Event:
     """
     match = _FIRST_BYTES(data)
     event_type = match[1].decode() if match is not None else _decoded_type(data)
-    return Event(event_type, kind_of(event_type), data, raw)
+    # `kind_of` for the types that are not listed only: this is done for every event.
+    return Event(event_type, _KINDS.get(event_type) or kind_of(event_type), data, raw)
 
 
 def kind_of(event_type: str) -> Kind:

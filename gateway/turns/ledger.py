@@ -20,7 +20,7 @@ log = structlog.get_logger("gateway.ledger")
 MAX_UNWRITTEN = 20_000
 RETRY_DELAY = 1.0
 # Nobody waits for a settled turn to be written, so those of this many seconds share a commit, if only with each other.
-GATHER = 0.05
+GATHER = 0.25
 
 
 class LedgerError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from gateway.errors import UpstreamRefused
@@ -50,10 +51,14 @@ class Relay:
         record, sink, watch = self._record, self._sink, self._watch
         if idle_events:
             await sink.deliver(self._take(idle_events, exchange))
+        time = asyncio.get_running_loop().time
         while True:
-            watch.waiting()
             events = self._take(await exchange.receive(), exchange)
-            watch.delivering()
+            if record.phase is Phase.SENT:
+                # Metadata is no start: the upstream's time for one goes on.
+                await sink.deliver(events)
+                continue
+            watch.waiting_since = None
             if self.terminal is not None:
                 await sink.end_silence()
             await sink.deliver(events)
@@ -62,6 +67,7 @@ class Relay:
             if self.terminal is not None:
                 self._remember(exchange)
                 return
+            watch.waiting_since = time()
 
     def _take(self, events: list[Event], exchange: Exchange) -> list[Event]:
         """Note what the events mean.

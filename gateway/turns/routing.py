@@ -234,6 +234,8 @@ class Router:
                 )
             return True
         if request.body.is_delta:
+            # The lane may have been lost while the turn waited; only a stored response can be continued without it.
+            self._owner(request)
             return False
         if account.transport is not Transport.AUTO:
             return account.transport is Transport.WEBSOCKET and fits

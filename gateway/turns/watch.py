@@ -13,7 +13,8 @@ from gateway.turns.sink import Sink
 class Watch:
     """Aborts its turn through `abort` when a limit passes. `start` it once, `stop` it before the turn settles.
 
-    The relay only notes when it begins to wait and when events came; no timer is touched per event.
+    The relay only notes in `waiting_since` (the loop's time) when it began to wait for the next events, and None while
+    events are on their way to the client, whose slowness is not the upstream's. No timer is touched per event.
     """
 
     def __init__(self, tunables: Tunables, sink: Sink, abort: Callable[[GatewayError], None]) -> None:
@@ -24,7 +25,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._started = False
-        self._waiting_since: float | None = None
+        self.waiting_since: float | None = None
 
     def start(self) -> None:
         self._tick()
@@ -37,12 +38,7 @@ class Watch:
     def sent(self) -> None:
         """The request is on its way: the upstream has `RESPONSE_START_TIMEOUT` for its first event."""
         self._started = False
-        self._waiting_since = self._loop.time()
-
-    def waiting(self) -> None:
-        """The turn has begun to wait for the next events."""
-        if self._started or self._waiting_since is None:
-            self._waiting_since = self._loop.time()
+        self.waiting_since = self._loop.time()
 
     def started(self) -> None:
         """The response has begun: from now on the upstream has `STREAM_IDLE_TIMEOUT` for each event."""
@@ -53,14 +49,9 @@ class Watch:
             self._timer.cancel()
             self._timer = self._loop.call_at(due, self._tick)
 
-    def delivering(self) -> None:
-        """Events are on their way to the client, and time it takes is not the upstream's silence."""
-        if self._started:
-            self._waiting_since = None
-
     def left(self) -> None:
         """No upstream is being waited for."""
-        self._waiting_since = None
+        self.waiting_since = None
 
     def _tick(self) -> None:
         now = self._loop.time()
@@ -75,9 +66,9 @@ class Watch:
     def _check_upstream(self, now: float) -> float:
         """Seconds until the upstream's silence is too long, as far as can be known now; raises `UpstreamSilent`."""
         limit = self._idle_limit if self._started else self._start_limit
-        if self._waiting_since is None:
+        if self.waiting_since is None:
             return limit
-        left = self._waiting_since + limit - now
+        left = self.waiting_since + limit - now
         if left > 0:
             return left
         if self._started:

@@ -56,6 +56,7 @@ class LaneConnection(ClientConnection):
         self._messages: list[bytes] = []
         self._fragments = bytearray()
         self._reader: asyncio.Future[None] | None = None
+        self._lost = False
 
     @property
     def waiting_messages(self) -> int:
@@ -97,6 +98,7 @@ class LaneConnection(ClientConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._lost = True
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
         if self.listener is not None:
@@ -120,7 +122,7 @@ class LaneConnection(ClientConnection):
         One task reads at a time. A cancelled read loses nothing.
         """
         while not self._messages:
-            if self.state is State.CLOSED:
+            if self._lost:
                 raise lane_error(self.close_exc) from self.close_exc
             self._reader = self.loop.create_future()
             try:
@@ -131,7 +133,8 @@ class LaneConnection(ClientConnection):
             messages, self._messages = self._messages, []
         else:
             messages = self._first_batch()
-        self.waiting_bytes -= sum(map(len, messages))
+        for message in messages:
+            self.waiting_bytes -= len(message)
         return messages
 
     def _first_batch(self) -> list[bytes]:

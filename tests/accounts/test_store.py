@@ -24,6 +24,7 @@ from accounts.store import (
     add_account,
     change_state,
     load_snapshots,
+    mark_used,
     note_event,
     replace_credentials,
     require_free_name,
@@ -243,6 +244,14 @@ class TestChangeState:
         assert change_state(StateChange(ada.id, State.ACTIVE, State.PAUSED, "x" * 500))
         ada.refresh_from_db()
         assert ada.state_reason == "x" * 200
+
+
+class TestMarkUsed:
+    def test_the_last_use_is_noted_and_makes_nobody_load_the_account_again(self):
+        ada = stored("ada")
+        mark_used({ada.id: NOW, ada.id + 1: NOW})
+        ada.refresh_from_db()
+        assert (ada.last_used_at, ada.revision) == (NOON, 1)
 
 
 class TestNoteEvent:

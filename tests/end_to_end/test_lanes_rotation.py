@@ -12,11 +12,12 @@ import pytest
 
 from gateway.clock import Clock
 from gateway.conf import Tunables
-from gateway.upstream.pool import FRESH_FOR
 from tests.gateway.consumers.asgi import CODEX, Edge, SocketClient, body, edge, events, frame
 
 Json = dict[str, Any]
 HOUR = 3600.0
+# Longer than the 15 s after which a lane is asked whether it still lives.
+SILENT = 16.0
 TUNABLES = Tunables(close_timeout=0.5, drain_timeout=1)
 
 
@@ -31,9 +32,10 @@ class Later:
 
 
 @asynccontextmanager
-async def at_any_time(*faults: str) -> AsyncIterator[tuple[Edge, Later]]:
+async def at_any_time(*faults: str, **changes: object) -> AsyncIterator[tuple[Edge, Later]]:
     later = Later()
-    async with edge(clock=later.clock(), tunables=TUNABLES, faults=faults, transport="websocket") as made:
+    changes = {"transport": "websocket", **changes}
+    async with edge(clock=later.clock(), tunables=TUNABLES, faults=faults, **changes) as made:
         yield made, later
 
 
@@ -143,7 +145,7 @@ async def test_a_lane_that_was_silent_is_pinged_before_it_is_used_again():
         client = await made.socket()
         first = await turn(client, frame())
         await made.settled()
-        later.by = FRESH_FOR + 1
+        later.by = SILENT
         assert (await turn(client, delta(first)))["type"] == "response.completed"
         (socket,) = made.upstream.observed.sockets
         assert (socket.pings, socket.requests) == (1, 2)
@@ -155,7 +157,7 @@ async def test_a_half_open_lane_costs_a_reconnect_and_no_turn():
         await turn(client, frame())
         await made.settled()
         made.upstream.faults.add("no_pongs/idle")
-        later.by = FRESH_FOR + 1
+        later.by = SILENT
         assert (await turn(client, frame()))["type"] == "response.completed"
         assert len(set(connections(made))) == 2
         rows = await made.settled()
@@ -168,7 +170,7 @@ async def test_a_continuation_of_a_half_open_lane_is_sent_anew_by_the_client():
         first = await turn(client, frame())
         await made.settled()
         made.upstream.faults.add("no_pongs/idle")
-        later.by = FRESH_FOR + 1
+        later.by = SILENT
         assert_resend(await turn(client, delta(first)))
         assert len(made.upstream.observed.requests) == 1
 
@@ -184,6 +186,29 @@ async def test_a_lane_that_is_closed_while_idle_costs_a_reconnect_and_a_continua
         assert_resend(await turn(client, delta(first)))
         assert (await turn(client, frame()))["type"] == "response.completed"
         assert made.runtime.registry.get(1).state == "active"
+
+
+async def test_a_continuation_whose_lane_is_lost_while_it_waits_for_its_account_is_sent_nowhere():
+    """Its response was on that lane alone; over HTTP the upstream could only say that it does not know it."""
+    async with at_any_time(streams=1, transport="auto") as (made, _):
+        client = await made.socket()
+        first = await turn(client, frame())
+        await made.settled()
+        made.upstream.faults.add("silent#1")
+        other = await made.socket()
+        await other.frame(frame())
+        await made.upstream.until(lambda seen: seen.running == 1)
+        await client.frame(delta(first))
+        async with asyncio.timeout(5):
+            while not made.runtime.streams.waiting:
+                await asyncio.sleep(0.001)
+        (lane,) = (lane for lane in made.runtime.pool if lane.state == "open")
+        await lane.connection.close()
+        other.leave()
+        await other.ended()
+        await client.has("error")
+        assert_resend(client.frames[-1])
+        assert len(made.upstream.observed.requests) == 2
 
 
 # What comes while a lane is idle

@@ -12,12 +12,12 @@ from gateway.conf import Tunables
 from tests.end_to_end.clients import CODEX, V1, Json, body, frame, sse
 from tests.support.inprocess import World, world
 
-# A minute of silence, with its keepalives and limits, at a hundredth of its time.
+# A minute of silence and more, with its keepalives and limits, at a small part of its time.
 SCALED = Tunables(
-    keepalive_interval=0.15,
-    header_wait=0.3,
-    response_start_timeout=1.2,
-    stream_idle_timeout=0.9,
+    keepalive_interval=0.1,
+    header_wait=0.2,
+    response_start_timeout=0.8,
+    stream_idle_timeout=0.6,
     websocket_idle_timeout=0.6,
     close_timeout=0.2,
     drain_timeout=1,

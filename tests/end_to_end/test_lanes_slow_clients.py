@@ -205,8 +205,10 @@ async def test_a_client_that_is_behind_by_less_than_its_share_is_left_alone():
 async def test_what_an_upstream_pushes_on_an_idle_lane_is_bounded_as_well():
     """Nobody reads there; a lane that hears more than its share is closed, and the next turn gets another."""
     flooded = asyncio.Event()
+    pushed = 0
 
     async def handler(peer: ServerConnection) -> None:
+        nonlocal pushed
         async for _ in peer:
             response = {"id": f"resp_{peer.id}", "status": "completed", "output": []}
             await peer.send(json.dumps({"type": "response.created", "response": response}))
@@ -216,8 +218,11 @@ async def test_what_an_upstream_pushes_on_an_idle_lane_is_bounded_as_well():
                 await asyncio.sleep(0.05)
                 while True:
                     await peer.send('{"type":"codex.rate_limits","padding":"' + "x" * MIB + '"}')
+                    pushed += MIB
 
-    async with speaking(handler) as base_url, tight_edge() as made:
+    share = 4 * MIB
+    tunables = Tunables(client_buffer_bytes=share, close_timeout=0.2, drain_timeout=1)
+    async with speaking(handler) as base_url, edge(tunables=tunables, transport="websocket") as made:
         made.store.accounts[1] = replace(made.store.accounts[1], base_url=base_url)
         await made.runtime.registry.refresh()
         first = await made.answer(CODEX, body(), thread_id="t")
@@ -225,6 +230,7 @@ async def test_what_an_upstream_pushes_on_an_idle_lane_is_bounded_as_well():
         (lane,) = made.runtime.pool
         async with asyncio.timeout(5):
             await lane.connection.wait_closed()
-        assert lane.connection.waiting_bytes < TIGHT.client_buffer_bytes + 2 * MIB
+        # Beside what waited in the gateway, some of it was under way.
+        assert share <= pushed < share + 12 * MIB
         second = await made.answer(CODEX, body(), thread_id="t")
         assert events(second.body)[-1]["type"] == "response.completed"

@@ -161,10 +161,23 @@ async def test_a_process_stops_in_order_also_when_its_store_is_gone() -> None:
     assert not others, others
 
 
-async def test_the_use_of_a_key_is_noted() -> None:
+@in_virtual_time
+async def test_the_use_of_keys_is_noted_once_in_a_while() -> None:
+    store = furnished()
+    async with running(store) as runtime:
+        runtime.gate.used(1)
+        await asyncio.sleep(5)
+        assert not store.used_keys
+        await asyncio.sleep(6)
+        assert list(store.used_keys) == [1]
+
+
+async def test_a_request_counts_as_a_use_of_its_key() -> None:
+    used: list[int] = []
     async with world() as w:
+        w.runtime.gate = replace(w.runtime.gate, used=used.append)
         await w.post(dict(HELLO))
-        assert list(w.runtime._used_keys) == [1]
+    assert used == [1]
 
 
 async def test_an_account_that_is_paused_takes_no_more_turns_and_loses_its_idle_lanes() -> None:
@@ -190,7 +203,7 @@ async def test_a_turn_that_waits_for_a_stream_is_woken_by_an_account_that_is_add
                 await asyncio.sleep(0.005)
         accounts = w.upstream.backend.accounts
         assert accounts is not None
-        accounts["sim-bo"] = replace(accounts["sim-ada"], name="bo")
+        w.upstream.backend.accounts = {**accounts, "sim-bo": replace(accounts["sim-ada"], name="bo")}
         w.store.accounts[2] = account(2, "bo", w.upstream.base_url("/backend-api/codex"))
         await w.runtime.registry.refresh()
         assert "Hello from bo" in (await waiting).text
@@ -276,7 +289,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_stop() -> None:
     body = json.dumps({**HELLO, "model": "gpt-5.5;events=2000;bytes=20000"}).encode()
     async with world(tunables=tunables, transport="http") as w, RawClient(w, body) as client:
         client.send()
-        client.reader._transport.pause_reading()
+        client.writer.transport.pause_reading()
         async with asyncio.timeout(5):
             while not any(turn.record.events for turn in w.runtime.engine.running):
                 await asyncio.sleep(0.01)

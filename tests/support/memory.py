@@ -34,6 +34,7 @@ class MemoryStore:
     beats: dict[uuid.UUID, datetime | None] = field(default_factory=dict)
     sessions: dict[SessionKey, tuple[Session, uuid.UUID]] = field(default_factory=dict)
     circuits: list[dict[int, CircuitState]] = field(default_factory=list)
+    used_keys: dict[int, datetime] = field(default_factory=dict)
     broken: bool = False
 
     def _check(self) -> None:
@@ -90,6 +91,7 @@ class MemoryStore:
 
     async def mark_used(self, used: Mapping[int, datetime]) -> None:
         self._check()
+        self.used_keys.update(used)
 
     async def mark_accounts_used(self, used: Mapping[int, float]) -> None:
         self._check()

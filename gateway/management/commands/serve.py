@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -71,6 +72,10 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
     """Serve in this process until it is told to stop."""
     from gateway.asgi import application
 
+    async def start_up() -> None:
+        await application.startup()
+        spare_the_collector()
+
     async def shut_down() -> None:
         await server.stop_listening()
         await application.shutdown()
@@ -79,7 +84,7 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
         cast(ASGI3Application, application),
         [endpoint],
         limits=limits(settings.GATEWAY),
-        on_startup=application.startup,
+        on_startup=start_up,
         on_shutdown=shut_down,
         ready=lambda addresses: ready(addresses[0]),
     )
@@ -87,6 +92,16 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
         server.run()
     except ListenError as error:
         raise CommandError(str(error)) from None
+
+
+def spare_the_collector() -> None:
+    """What is loaded by now stays until the end, so the garbage collector need not walk through it again and again.
+
+    It would do so for every few thousand objects that turns allocate, and cost them a tenth of their time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def supervise(endpoint: TcpEndpoint, workers: int, ready: Callable[[tuple[str, int]], None]) -> None:

@@ -205,6 +205,7 @@ async def test_when_only_a_close_can_end_a_turn_the_socket_is_closed_with_1011(m
     await client.ended()
     assert client.closes == [1011]
     assert "response.failed" not in [each["type"] for each in client.frames]
+    assert len(await made.settled()) == 1, "what waited behind it is for the client to send again"
 
 
 async def test_a_client_that_takes_nothing_is_cut_and_its_next_frame_is_not_run():

@@ -158,7 +158,7 @@ async def test_a_client_that_leaves_in_the_middle_is_gone_and_no_fault_of_the_ac
             await anext(answer.aiter_lines())
         (turn,) = await w.settled()
         await w.upstream.until(lambda observed: observed.running == 0)
-        assert w.runtime.registry.get(1).state == "active"
+        assert [account.state for account in w.runtime.registry.accounts] == ["active"]
     assert (turn["outcome"], turn["cause"]) == ("client_gone", "client_gone")
 
 

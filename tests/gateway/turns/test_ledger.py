@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import LedgerUnavailable
-from gateway.turns.ledger import MAX_UNWRITTEN, RETRY_DELAY, Ledger, LedgerError
+from gateway.turns.ledger import GATHER, MAX_UNWRITTEN, RETRY_DELAY, Ledger, LedgerError
 from gateway.turns.record import TurnRecord
 from tests.support.inprocess import world
 from tests.support.records import HELLO, record, sent, settled
@@ -146,6 +146,27 @@ async def test_a_broken_store_is_asked_once_in_a_while_and_not_in_a_busy_loop() 
             ledger.close(closed())
             await asyncio.sleep(10 * RETRY_DELAY)
     assert 8 <= sum(event["event"] == "ledger_write_failed" for event in logs) <= 11
+
+
+@in_virtual_time
+async def test_turns_that_end_within_a_moment_share_a_commit() -> None:
+    commits = Commits(seconds=0.01)
+    async with running(commits) as ledger:
+        for _ in range(10):
+            ledger.close(closed())
+            await asyncio.sleep(GATHER / 20)
+        await asyncio.sleep(GATHER)
+        assert [len(batch) for batch in commits.batches] == [10]
+
+
+@in_virtual_time
+async def test_turns_that_ended_go_along_with_the_next_one_that_begins() -> None:
+    commits = Commits(seconds=0.01)
+    async with running(commits) as ledger:
+        for _ in range(3):
+            ledger.close(closed())
+        await ledger.open(opened())
+        assert [len(batch) for batch in commits.batches] == [4]
 
 
 @in_virtual_time

@@ -230,6 +230,22 @@ async def test_a_break_in_the_middle_of_a_write_is_a_loss():
             await lane.write(b"x" * 16_000_000)
 
 
+async def test_what_an_upstream_sends_while_its_lane_closes_is_not_kept():
+    async def talk_on(peer: ServerConnection) -> None:
+        while True:
+            await peer.send("x" * 1000)
+            await asyncio.sleep(0)
+
+    async with speaking(talk_on, close_timeout=0.1) as base_url:
+        lane = await dial(base_url)
+        await waits_for(lane, 1)
+        closing = asyncio.ensure_future(lane.close())
+        await asyncio.sleep(0)
+        while not closing.done():
+            assert (lane.waiting_bytes, lane.waiting_messages) == (0, 0)
+            await asyncio.sleep(0.001)
+
+
 # Liveness
 
 
@@ -286,6 +302,22 @@ async def test_the_handshake_has_the_targets_headers_and_offers_nothing_of_its_o
     library = {"host", "upgrade", "connection", "sec-websocket-key", "sec-websocket-version"}
     assert set(seen.header_names) - library == {name for name, _ in headers}
     assert seen.headers["user-agent"] == "codex"
+
+
+@pytest.mark.parametrize("value", ["caf\xe9", "\xc3\xa9", "plain"])
+async def test_a_header_value_beyond_ascii_passes_byte_by_byte(value: str):
+    """The client's bytes were read as Latin-1, the way HTTP defines them."""
+    got: list[bytes] = []
+
+    class Listening(Answering):
+        def data_received(self, data: bytes) -> None:
+            got.append(data)
+            super().data_received(data)
+
+    async with tcp(lambda: Listening(refusal(400))) as base_url:
+        with pytest.raises(UpstreamRefused):
+            await dial(base_url, BRISK, ("x-title", value))
+    assert b"\r\nx-title: " + value.encode("latin-1") + b"\r\n" in b"".join(got)
 
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -252,6 +254,17 @@ async def test_an_idle_lane_that_is_lost_is_forgotten_without_anybody_asking(sce
     assert repr(scene.pool) == "<LanePool empty | 0 anchors>"
     with pytest.raises(OwnerGone):
         scene.pool.owner("resp_1", 1, "s")
+
+
+async def test_a_lane_that_is_gone_is_kept_by_nobody(scene: Scene):
+    exchange = await scene.idle_lane(anchor="resp_1")
+    gone = weakref.ref(exchange.lane)
+    socket_of(exchange).lose()
+    scene.dialer.dialled.clear()
+    del exchange
+    await settle()
+    gc.collect()
+    assert gone() is None
 
 
 # Anchors

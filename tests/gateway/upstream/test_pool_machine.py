@@ -196,6 +196,8 @@ class PoolMachine(RuleBasedStateMachine):
             except OwnerUnavailable:
                 known = False
             assert known == (lane.alive and lane.anchor == response_id)
+        anchored = [lane for lane in self.pool if lane.anchor is not None]
+        assert f"| {len(anchored)} anchors" in repr(self.pool), "an anchor outlived its lane"
 
     @invariant()
     def an_idle_lane_without_an_anchor_holds_no_conversation(self) -> None:
@@ -219,4 +221,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
