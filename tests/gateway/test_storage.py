@@ -20,7 +20,7 @@ from accounts.registry import StateChange
 from accounts.states import State
 from gateway.continuity.rules import SessionKey, SessionKind, Strength
 from gateway.continuity.sessions import Session
-from gateway.models import ApiKey
+from gateway.models import ApiKey, Replica
 from gateway.protocol.events import Usage
 from gateway.storage import StoreError
 from gateway.turns.ledger import LedgerError
@@ -303,6 +303,14 @@ async def test_a_batch_is_written_whole_or_not_at_all(database: FurnishedDatabas
     with pytest.raises(LedgerError):
         await database.store.write_turns(REPLICA, [good, bad])
     assert await database.turns() == {}
+
+
+async def test_a_process_that_was_found_dead_is_not_looked_at_again(database: FurnishedDatabase) -> None:
+    await database.store.register(REPLICA)
+    await database.store.close_dead(HALF_A_MINUTE)
+    assert (await database.run(Replica.objects.get, id=REPLICA)).stopped_at is None
+    await database.store.close_dead(AT_ONCE)
+    assert (await database.run(Replica.objects.get, id=REPLICA)).stopped_at is not None
 
 
 async def test_a_used_key_shows_when(database: FurnishedDatabase) -> None:

@@ -95,13 +95,9 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
 
 
 def spare_the_collector() -> None:
-    """What is loaded by now stays until the end, so the garbage collector need not walk through it again and again.
-
-    It would do so for every few thousand objects that turns allocate, and cost them a tenth of their time.
-    """
+    """What is loaded by now stays until the end, so the garbage collector need not walk through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def supervise(endpoint: TcpEndpoint, workers: int, ready: Callable[[tuple[str, int]], None]) -> None:

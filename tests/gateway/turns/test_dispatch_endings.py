@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.conf import Tunables
+from gateway.errors import ClientLost
+from gateway.protocol.events import Event, Kind
+from gateway.turns.answers import Answer
+from gateway.turns.dispatch import Turn
 from tests.support.frames import converse, response_id, sse_events, text_of, types
 from tests.support.inprocess import World, world
-from tests.support.records import HELLO
+from tests.support.records import HELLO, request
 from tests.support.scripted import scripted_sse, scripted_websocket
 
 TRANSPORTS = ("http", "websocket")
@@ -90,6 +96,21 @@ async def test_nothing_follows_the_terminal_event_of_a_stream(transport: str) ->
     assert turn["outcome"] == "completed"
 
 
+@pytest.mark.parametrize("late", ["response.completed", "error", "response.output_text.delta"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_what_comes_in_one_piece_with_the_terminal_event_but_after_it_is_dropped(
+    late: str, transport: str
+) -> None:
+    events = (CREATED, terminal("response.completed"), json.dumps({"type": late, "status": 500}).encode())
+    pieces = b"".join(map(block, events))
+    upstream = scripted_sse(pieces) if transport == "http" else scripted_websocket(*events)
+    async with upstream as script, world(transport=transport, base_url=script.base_url) as w:
+        body = await body_of(w)
+        (turn,) = await w.settled()
+    assert types(sse_events(body.decode())) == ["response.created", "response.completed"]
+    assert turn["outcome"] == "completed"
+
+
 async def test_nothing_follows_the_terminal_event_on_a_websocket() -> None:
     async with world(faults=("extra_after_terminal",)) as w:
         socket = await w.websocket()
@@ -140,6 +161,42 @@ async def test_a_client_that_leaves_right_after_the_terminal_event_has_a_complet
         (turn,) = await w.settled()
     assert (turn["outcome"], turn["cause"]) == ("completed", "")
     assert turn["output_tokens"] == 20
+
+
+class LeavesAtTheEnd:
+    """A client that is gone when the terminal event is to be delivered."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+
+    def upstream_headers(self, headers: Mapping[str, str]) -> None: ...
+
+    async def deliver(self, events: Sequence[Event]) -> None:
+        if events[-1].kind is Kind.TERMINAL:
+            raise ClientLost("The client has left.")
+
+    async def refuse(self, answer: Answer) -> None:
+        self.answers.append(answer)
+
+    def tick(self, now: float) -> float:
+        return 60.0
+
+    async def end_silence(self) -> None: ...
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_response_that_was_complete_when_its_client_left_is_a_completed_turn(transport: str) -> None:
+    with capture_logs() as logs:
+        async with world(transport=transport) as w:
+            client = LeavesAtTheEnd()
+            with w.runtime.permits.ask(1, 0) as permit:
+                turn = Turn(w.runtime.engine, request(at=w.runtime.gate.clock.wall()), client, permit)
+                assert await turn.run() == "completed"
+            (row,) = await w.settled()
+    assert (row["outcome"], row["cause"]) == ("completed", "")
+    assert row["output_tokens"] > 0
+    assert not client.answers
+    assert "dispatch_failed" not in [event["event"] for event in logs]
 
 
 async def test_a_client_socket_cut_right_after_the_terminal_event_has_a_completed_turn() -> None:
