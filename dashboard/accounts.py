@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from django import forms
@@ -12,6 +11,8 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
+from accounts import control
+from accounts.control import Happened
 from accounts.models import Account
 from accounts.states import State
 from dashboard.columns import NOTHING, Tone, ago, ahead, coloured
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
+Decide = Callable[[int, str], Happened]
+
 TONES = {
     State.ACTIVE: Tone.GOOD,
     State.LIMITED: Tone.WARNING,
@@ -29,30 +32,6 @@ TONES = {
     State.NEEDS_LOGIN: Tone.BAD,
     State.DISABLED: Tone.OFF,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What the operator may decide: from which states, to which one, and how that is called."""
-
-    past: str
-    allowed: frozenset[State]
-    state: State
-
-    @property
-    def reason(self) -> str:
-        """What the account says of itself afterwards."""
-        return "" if self.state is State.ACTIVE else f"{self.past} in the admin"
-
-    def apply(self, account: Account) -> bool:
-        """Write the new state if the account is still in one that allows it; whether it was."""
-        unchanged = Account.objects.filter(pk=account.pk, state__in=self.allowed)
-        return unchanged.update(state=self.state, state_reason=self.reason, state_until=None) == 1
-
-
-PAUSE = Decision("paused", frozenset({State.ACTIVE, State.LIMITED}), State.PAUSED)
-RESUME = Decision("resumed", frozenset({State.PAUSED, State.DISABLED, State.LIMITED}), State.ACTIVE)
-DISABLE = Decision("disabled", frozenset(State) - {State.DISABLED}, State.DISABLED)
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -91,7 +70,7 @@ class AccountAdmin(ModelAdmin):
     )
     list_filter = (StateFilter, "kind", "transport")
     search_fields = ("name", "email")
-    actions = ("pause", "resume", "disable")
+    actions = ("pause", "resume", "disable", "enable")
     fieldsets = (
         (None, {"fields": ("name", "kind", "base_url", "state_now", "until", "reason")}),
         ("How it is used", {"fields": ("priority", "transport", "max_streams")}),
@@ -157,32 +136,24 @@ class AccountAdmin(ModelAdmin):
 
     @admin.action(description="Pause: no new turns until resumed", permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Account]) -> None:
-        self._decide(request, queryset, PAUSE)
+        self._decide(request, queryset, control.pause)
 
     @admin.action(description="Resume: take turns again, an earlier limit forgotten", permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Account]) -> None:
-        self._decide(request, queryset, RESUME)
+        self._decide(request, queryset, control.resume)
 
-    @admin.action(description="Disable: out of the pool for good", permissions=["change"])
+    @admin.action(description="Disable: out of the pool until enabled", permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Account]) -> None:
-        self._decide(request, queryset, DISABLE)
+        self._decide(request, queryset, control.disable)
 
-    def _decide(self, request: HttpRequest, queryset: QuerySet[Account], decision: Decision) -> None:
-        done: list[str] = []
-        left: list[str] = []
+    @admin.action(description="Enable: back into the pool", permissions=["change"])
+    def enable(self, request: HttpRequest, queryset: QuerySet[Account]) -> None:
+        self._decide(request, queryset, control.enable)
+
+    def _decide(self, request: HttpRequest, queryset: QuerySet[Account], decide: Decide) -> None:
+        """Decide about each account, tell the operator what came of it, and keep who it was."""
         for account in queryset:
-            if decision.apply(account):
-                done.append(account.name)
-                self.log_change(request, account, f"{decision.past.capitalize()}.")
-            else:
-                left.append(account.name)
-        if done:
-            self.message_user(request, f"{decision.past.capitalize()}: {', '.join(done)}.", messages.SUCCESS)
-        if left:
-            self.message_user(request, f"Left as they are: {_with_states(left)}.", messages.WARNING)
-
-
-def _with_states(names: list[str]) -> str:
-    """Each name with the state that spoke against the action, read anew: it may have changed since the page was."""
-    states = dict(Account.objects.filter(name__in=names).values_list("name", "state"))
-    return ", ".join(f"{name} ({states.get(name, 'deleted').replace('_', ' ')})" for name in names)
+            happened = decide(account.id, request.user.get_username())
+            if happened.changed:
+                self.log_change(request, account, happened.text)
+            self.message_user(request, happened.text, messages.SUCCESS if happened.changed else messages.WARNING)
