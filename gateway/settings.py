@@ -80,6 +80,15 @@ AUTH_PASSWORD_VALIDATORS = [
 
 # With a broker Celery does the upkeep; without one a gateway process does.
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default="")
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = env.str("CELERY_QUEUE", default="pointsman")
+CELERY_BEAT_SCHEDULE = {
+    "recover_limited": {"task": "accounts.recover_limited", "schedule": 10.0},
+    "refresh_tokens": {"task": "accounts.refresh_tokens", "schedule": 60.0},
+    "poll_usage": {"task": "accounts.poll_usage", "schedule": 300.0},
+    "purge_stale_owners": {"task": "gateway.purge_stale_owners", "schedule": 3600.0},
+    "prune_turns": {"task": "gateway.prune_turns", "schedule": 3600.0},
+}
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"

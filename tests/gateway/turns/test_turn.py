@@ -64,7 +64,7 @@ BLAMED = {
 
 causes = st.sampled_from(Cause)
 kinds = st.sampled_from(BodyKind)
-histories = st.lists(causes, max_size=6)
+histories = st.lists(causes, max_size=4)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -110,24 +110,28 @@ def every_decision(moves: list[Cause]) -> Iterator[tuple[Phase, Cause, BodyKind,
         yield phase, cause, kind, decide(phase, cause, kind, moves)
 
 
+@settings(max_examples=25)
 @given(histories)
 def test_nothing_that_has_run_is_moved(moves: list[Cause]) -> None:
     for phase, cause, kind, decision in every_decision(moves):
         assert phase not in HAS_RUN or decision.move not in ON, (phase, cause, kind)
 
 
+@settings(max_examples=25)
 @given(histories)
 def test_what_was_sent_and_has_an_unknown_fate_is_told_to_the_client(moves: list[Cause]) -> None:
     for phase, cause, kind, decision in every_decision(moves):
         assert cause not in MAY_HAVE_RUN or decision.move is Move.SURFACE, (phase, cause, kind)
 
 
+@settings(max_examples=25)
 @given(histories)
 def test_only_a_free_body_reaches_another_account(moves: list[Cause]) -> None:
     for phase, cause, kind, decision in every_decision(moves):
         assert kind is BodyKind.FREE or decision.move is not Move.ELSEWHERE, (phase, cause, kind)
 
 
+@settings(max_examples=25)
 @given(histories)
 def test_a_delta_is_tried_again_only_when_no_connection_was_made(moves: list[Cause]) -> None:
     for phase, cause, kind, decision in every_decision(moves):
@@ -135,12 +139,14 @@ def test_a_delta_is_tried_again_only_when_no_connection_was_made(moves: list[Cau
             assert cause is Cause.CONNECT_FAILED, phase
 
 
+@settings(max_examples=25)
 @given(histories)
 def test_only_a_clients_own_delta_is_asked_for_in_full(moves: list[Cause]) -> None:
     for phase, cause, kind, decision in every_decision(moves):
         assert kind is BodyKind.DELTA or decision.move is not Move.RESEND, (phase, cause, kind)
 
 
+@settings(max_examples=25)
 @given(histories)
 def test_an_account_is_blamed_for_its_own_faults_alone_however_the_turn_goes_on(moves: list[Cause]) -> None:
     for phase, cause, kind, decision in every_decision(moves):
