@@ -153,6 +153,7 @@ class Runtime:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*self._closers, return_exceptions=True)
         try:
             await self.registry.flush()
             await self._store.unregister(self.id)

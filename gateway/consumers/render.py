@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gateway.protocol.events import Event, error_object, read_error
 from gateway.protocol.wire import error_body, error_frame, failed_event
 from gateway.turns.answers import SERVER, USAGE_LIMIT, Answer
@@ -18,7 +20,8 @@ def frame(answer: Answer) -> bytes:
     """A WebSocket error frame; the clients read its `headers` as they read HTTP's."""
     status = answer.frame_status or answer.status
     if answer.error is not None:
-        return b'{"type":"error","status":%d,"error":%b,"headers":{}}' % (status, answer.error)
+        headers = msgspec.json.encode(dict(answer.headers))
+        return b'{"type":"error","status":%d,"error":%b,"headers":%b}' % (status, answer.error, headers)
     return error_frame(status, answer.message, answer.type, answer.code, answer.headers, answer.param, **answer.extra)
 
 

@@ -7,7 +7,7 @@ ledger, account, key, once, whatever happened. Nobody else settles anything; oth
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -22,7 +22,7 @@ from gateway.turns.carriage import Carriage
 from gateway.turns.catalogue import Catalogue
 from gateway.turns.causes import cause_of
 from gateway.turns.finish import finish_first
-from gateway.turns.health import Health, Trial
+from gateway.turns.health import Health, Renewal, Trial
 from gateway.turns.ledger import Ledger
 from gateway.turns.permits import Permit
 from gateway.turns.record import TurnRecord
@@ -205,10 +205,13 @@ class Turn:
         decision = self._look_up(cause)
         if decision.blame is not Blame.REFRESH or self._routed is None:
             return decision
-        if await self._engine.health.renew(self._routed.account):
+        renewal = await self._engine.health.renew(self._routed.account)
+        if renewal is Renewal.DONE:
             return decision
         self._moves.append(cause)
-        return self._look_up(cause)
+        decision = self._look_up(cause)
+        # An issuer that is out of reach is not the account's fault: it rests, and is tried again.
+        return replace(decision, blame=Blame.PAUSED) if renewal is Renewal.LATER else decision
 
     def _look_up(self, cause: Cause) -> Decision:
         # The gateway still holds the whole input of a delta it made itself; only "not found" is about the delta.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from accounts.quota import Quotas
 from accounts.readings import read_event, read_headers, read_refusal
 from accounts.registry import AccountSnapshot, Registry
 from accounts.states import Kind, State
-from accounts.tokens import Refreshed
+from accounts.tokens import Refreshed, Result
 from gateway.clock import Clock
 from gateway.errors import GatewayError, Refusal, UpstreamRefused
 from gateway.protocol.events import Event, error_object
@@ -40,6 +41,14 @@ class TokenRefresher(Protocol):
 
     async def close(self) -> None:
         """Wait for what is under way."""
+
+
+class Renewal(StrEnum):
+    """What came of renewing a refused token. `later`: the issuer is out of reach, which is not the account's fault."""
+
+    DONE = "done"
+    LATER = "later"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +102,18 @@ class Health:
         """The turn has ended without saying anything (more) about the account."""
         self.circuits.released(trial.account.id, trial.began)
 
-    async def renew(self, account: AccountSnapshot) -> bool:
-        """Refresh the token that was just refused, once; whether the account has another one now."""
+    async def renew(self, account: AccountSnapshot) -> Renewal:
+        """Refresh the token that was just refused, once."""
         if account.kind is not Kind.CODEX or account.credentials is None:
-            return False
+            return Renewal.REFUSED
         refreshed = await self._refresher.refresh(account.id, refused=account.credentials.bearer)
         if refreshed.credentials is None:
             log.warning("token_not_refreshed", account=account.name, result=str(refreshed.result))
-            return False
+            return Renewal.LATER if refreshed.result is Result.LATER else Renewal.REFUSED
         await self._registry.refresh()
         current = self._registry.get(account.id)
-        return current is not None and current.credentials not in (None, account.credentials)
+        changed = current is not None and current.credentials not in (None, account.credentials)
+        return Renewal.DONE if changed else Renewal.REFUSED
 
     def heard_headers(self, account_id: int, headers: Mapping[str, str]) -> None:
         """The upstream's response headers may tell of usage windows."""
@@ -135,6 +145,8 @@ class Health:
             self.quotas.observe(account_id, limit.as_quota(now))
             return
         reason = "usage limit reached" if limit.usage else "asked to slow down"
+        if refusal.status == 401:
+            reason = "its token could not be refreshed yet"
         self._registry.mark_limited(account_id, limit.until, reason, by=trial.turn)
 
     def _changed(self, states: Mapping[int, CircuitState], turn: UUID) -> None:

@@ -31,7 +31,8 @@ def write(replica: uuid.UUID, records: Sequence[TurnRecord]) -> None:
     sessions = {record.session.key: record.session for record in records if record.session is not None}
     with transaction.atomic():
         if sessions:
-            write_sessions(replica, list(sessions.values()))
+            # In one order everywhere, so that two replicas cannot wait for each other's rows.
+            write_sessions(replica, sorted(sessions.values(), key=lambda session: str(session.key)))
         TURNS.write([values(replica, record) for record in records])
 
 

@@ -74,6 +74,21 @@ async def test_a_refused_token_is_renewed_once_and_the_turn_goes_on():
 
 async def test_a_token_that_cannot_be_renewed_needs_a_login_and_the_turn_goes_elsewhere():
     async with world(*TWO, transport="http", faults=("unauthorized@ada",)) as w:
+
+        async def refuse(account: int, refused: str | None = None) -> Refreshed:
+            return Refreshed(Result.NEEDS_LOGIN)
+
+        w.refresher.answer = refuse
         answer = await w.post(HELLO)
         assert "Hello from bo" in answer.text
         assert w.runtime.registry.get(1).state is State.NEEDS_LOGIN
+
+
+async def test_an_account_whose_issuer_is_out_of_reach_rests_and_is_not_asked_to_sign_in():
+    async with world(*TWO, transport="http", faults=("unauthorized@ada",)) as w:
+        old = CodexCredentials("sim-ada", "refresh")
+        w.store.accounts[1] = dataclasses.replace(w.store.accounts[1], credentials=old, revision=2)
+        await w.runtime.registry.refresh()
+        answer = await w.post(HELLO)
+        assert "Hello from bo" in answer.text
+        assert w.runtime.registry.get(1).state is State.LIMITED
