@@ -50,7 +50,7 @@ class Chores:
                 continue
             self._done_at[chore.name] = now
             try:
-                log.info("chore_done", chore=chore.name, said=await chore.work())
+                log.debug("chore_done", chore=chore.name, said=await chore.work())
             except Exception:  # any of them may fail in ways of its own, and none may keep the others from being done
                 log.exception("chore_failed", chore=chore.name)
 

@@ -37,6 +37,8 @@ class GatewayError(Exception):
     """Root of the tree. `code` is the wire code, `str(error)` the sentence a client may read."""
 
     code = "internal_error"
+    # The choice of an account that came to nothing, for the ledger.
+    considered: object = None
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)

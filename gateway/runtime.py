@@ -125,6 +125,7 @@ class Runtime:
     async def drain(self) -> None:
         """Take no new turn and let those that run finish; after `DRAIN_TIMEOUT` they are ended, each with an answer."""
         self._stopping = True
+        log.info("stopping", turns=len(self.engine.running), wait=self._tunables.drain_timeout)
         self.permits.stop()
         for socket in tuple(self.gate.sockets):
             socket.drain()

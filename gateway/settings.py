@@ -10,12 +10,15 @@ import environ
 from cryptography.fernet import Fernet
 
 from gateway.conf import Tunables, read_tunables
-from gateway.secrets import read_or_create
+from gateway.secrets import SecretError, read_or_create
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env.str("GATEWAY_DATA_DIR", default=str(BASE_DIR / "var"))).absolute()
-DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+try:
+    DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+except OSError as error:
+    raise SecretError(f"The data folder {DATA_DIR} cannot be made ({error.strerror}); set GATEWAY_DATA_DIR.") from None
 
 GATEWAY: Tunables = read_tunables(os.environ)
 SECRET_KEY = read_or_create(DATA_DIR / "secret_key", lambda: random_secrets.token_urlsafe(48))

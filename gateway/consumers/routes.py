@@ -8,7 +8,7 @@ from gateway.consumers.base import App, Gate, Receive, Scope, Send
 from gateway.consumers.health import health_of, readiness_of
 from gateway.consumers.http import ResponsesHttp
 from gateway.consumers.models import models_of
-from gateway.consumers.simple import document_app, not_found
+from gateway.consumers.simple import document_app, not_found, wrong_method
 from gateway.consumers.websocket import ResponsesWebSocket
 from gateway.turns.request import Route
 
@@ -26,7 +26,7 @@ def traffic_app(gate: Callable[[], Gate], django: App) -> App:
         http["POST", f"{prefix}/responses"] = ResponsesHttp.as_asgi(gate=gate, route=route)
         http["GET", f"{prefix}/models"] = document_app(models_of(gate, route))
         websocket[f"{prefix}/responses"] = ResponsesWebSocket.as_asgi(gate=gate, route=route)
-    unknown = document_app(not_found)
+    unknown, refused = document_app(not_found), document_app(wrong_method)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -37,6 +37,8 @@ def traffic_app(gate: Callable[[], Gate], django: App) -> App:
         known = http.get((method, path))
         if known is None and (path in ("/", "/admin") or path.startswith(("/admin/", "/static/"))):
             known = django
+        if known is None and any(each == path for _, each in http):
+            known = refused
         await (known or unknown)(scope, receive, send)
 
     return app

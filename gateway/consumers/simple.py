@@ -73,5 +73,11 @@ async def not_found(scope: Scope) -> Document:
     return Document(404, error_body(message, "invalid_request_error", "not_found"))
 
 
+async def wrong_method(scope: Scope) -> Document:
+    """The answer to a method that a known path does not take."""
+    message = f"{scope['path']} does not take {scope['method']}."
+    return Document(405, error_body(message, "invalid_request_error", "method_not_allowed"))
+
+
 def json_document(status: int, content: object) -> Document:
     return Document(status, msgspec.json.encode(content))

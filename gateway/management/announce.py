@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from gateway import install
@@ -26,10 +27,9 @@ For the Codex CLI, in ~/.codex/config.toml:
 and in its terminal: export POINTSMAN_API_KEY={key}
 """
 NO_ACCOUNT = """
-No account yet. In another terminal, add one with
-  {python} manage.py add_account NAME --kind codex --auth-json ~/.codex/auth.json
-or
-  {python} manage.py add_account NAME --kind openai --api-key-file FILE
+No account yet. In another terminal, sign in with ChatGPT or add an API key:
+  {prefix}{python} manage.py login_account NAME
+  {prefix}{python} manage.py add_account NAME --kind openai --api-key-file FILE
 """
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # compared with, never listened on
 
@@ -42,5 +42,7 @@ def announcement(address: tuple[str, int], secrets: install.FirstSecrets | None,
     if secrets is not None:
         text += FIRST_START.format(url=url, admin=install.ADMIN, password=secrets.password, key=secrets.key)
     if empty:
-        text += NO_ACCOUNT.format(python=sys.executable)
+        data_dir = os.environ.get("GATEWAY_DATA_DIR")
+        prefix = f"GATEWAY_DATA_DIR={data_dir} " if data_dir else ""
+        text += NO_ACCOUNT.format(prefix=prefix, python=sys.executable)
     return text

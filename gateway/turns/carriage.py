@@ -67,7 +67,8 @@ class Carriage:
 
     def _open_http(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
         account = routed.account
-        headers = for_http(request.headers, credential_headers(account), request.turn_state)
+        turn_state = None if routed.moved else request.turn_state
+        headers = for_http(request.headers, credential_headers(account), turn_state)
         exchange = self._http.exchange(
             Target(account.id, account.base_url, headers, trace), runs=request.downstream is Downstream.SSE
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import cast
 
 import structlog
 
@@ -25,7 +26,7 @@ from gateway.turns.finish import finish_first
 from gateway.turns.health import Health, Renewal, Trial
 from gateway.turns.ledger import Ledger
 from gateway.turns.permits import Permit
-from gateway.turns.record import TurnRecord
+from gateway.turns.record import Attempt, TurnRecord
 from gateway.turns.relay import Relay
 from gateway.turns.request import TurnRequest
 from gateway.turns.routing import Routed, Router, Tried
@@ -183,6 +184,8 @@ class Turn:
         cause = cause_of(error)
         decision = await self._decide(cause)
         routed = self._routed
+        if routed is None and error.considered is not None:
+            self.record.attempts.append(cast(Attempt, error.considered))
         if routed is not None:
             routed.attempt["cause"], routed.attempt["move"] = cause, decision.move
             routed.attempt["at_ms"] = self.record.elapsed_ms()

@@ -37,8 +37,9 @@ def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool, del
         changes["store"] = False
     if not body.stream:
         changes["stream"] = True
-    if on_lane and request.turn_state is not None and body.turn_state is None:
-        changes["client_metadata"] = _with_turn_state(body, request.turn_state)
+    turn_state = None if moved else request.turn_state
+    if (body.turn_state is not None and turn_state is None) or (on_lane and turn_state != body.turn_state):
+        changes["client_metadata"] = _with_turn_state(body, turn_state)
     if delta is not None:
         changes["previous_response_id"] = delta.response_id
         changes["input"] = delta.items
@@ -47,8 +48,9 @@ def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool, del
     return with_fields(body, changes | {"type": "response.create" if on_lane else None})
 
 
-def _with_turn_state(body: Body, turn_state: str) -> dict[str, msgspec.Raw]:
-    """On a lane turn state travels inside the body, since one handshake serves many requests."""
+def _with_turn_state(body: Body, turn_state: str | None) -> dict[str, msgspec.Raw]:
+    """On a lane turn state travels inside the body, since one handshake serves many requests; None takes it out."""
     known = body.fields.get("client_metadata")
     metadata = None if known is None else msgspec.json.decode(known, type=dict[str, msgspec.Raw] | None)
-    return (metadata or {}) | {TURN_STATE: msgspec.Raw(msgspec.json.encode(turn_state))}
+    kept = {name: value for name, value in (metadata or {}).items() if name != TURN_STATE}
+    return kept if turn_state is None else kept | {TURN_STATE: msgspec.Raw(msgspec.json.encode(turn_state))}

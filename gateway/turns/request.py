@@ -11,8 +11,13 @@ from functools import cached_property
 from gateway.continuity.rules import SessionKey, session_key
 from gateway.keys import KeySnapshot
 from gateway.protocol.body import Body
+from gateway.protocol.bound import Bound
 from gateway.turns.turn import BodyKind
 from gateway.upstream.headers import TURN_STATE
+
+# Turn state only leads a request back to the account that issued it. It holds nothing that the request needs, so a
+# body that moves leaves it behind, like item ids; else a limit in the middle of a tool loop would trap the turn.
+UNBINDING = frozenset({Bound.TURN_STATE})
 
 
 class Route(StrEnum):
@@ -69,4 +74,4 @@ class TurnRequest:
         """What the body allows."""
         if self.body.is_delta:
             return BodyKind.DELTA
-        return BodyKind.BOUND if self.body.is_bound or self.turn_state else BodyKind.FREE
+        return BodyKind.BOUND if self.body.bound - UNBINDING else BodyKind.FREE

@@ -92,12 +92,14 @@ class Router:
             chosen.append(choice)
             full = frozenset(passed.id for passed in choice.passed_over if passed.reason is Reason.FULL)
             if not choice.ranked and not full:
-                raise self._nobody(choice, request)
+                error = self._nobody(choice, request)
+                error.considered = considered(choice)
+                raise error
             return Offer(choice.ranked, full)
 
         stream = await self._streams.take(request.key.id, offer)
         try:
-            return self._routed(request, stream, chosen[-1], wanted)
+            return self._routed(request, stream, chosen[-1], tried)
         except GatewayError:
             stream.release()
             raise
@@ -207,7 +209,7 @@ class Router:
         circuit, quota = self._health.circuits.get(account.id), self._health.quotas.get(account.id)
         return account.candidate(self._streams.active(account.id), 0, circuit, quota)
 
-    def _routed(self, request: TurnRequest, stream: Stream, choice: Choice, wanted: SelectionRequest) -> Routed:
+    def _routed(self, request: TurnRequest, stream: Stream, choice: Choice, tried: Tried) -> Routed:
         account = self._registry.get(stream.account_id)
         if account is None:
             raise NoUsableAccount("The account was removed while the turn waited for it.")
@@ -215,14 +217,10 @@ class Router:
         if request.session is not None:
             session = self._sessions.find(request.session, self._clock.wall())
         on_lane = self._on_lane(account, request)
-        attempt = Attempt(
-            account=account.name,
-            transport="websocket" if on_lane else "http",
-            chosen_from=describe(choice),
-            passed_over={passed.name: passed.text for passed in choice.passed_over},
-        )
-        moved = session is not None and session.account_id != account.id
-        return Routed(account, stream, on_lane, moved and wanted.required is None, attempt)
+        attempt = considered(choice)
+        attempt["account"], attempt["transport"] = account.name, "websocket" if on_lane else "http"
+        left = bool(tried.refused or tried.unreachable) or (session is not None and session.account_id != account.id)
+        return Routed(account, stream, on_lane, left and request.kind is BodyKind.FREE, attempt)
 
     def _on_lane(self, account: AccountSnapshot, request: TurnRequest) -> bool:
         fits = len(request.body.raw) < MAX_FRAME - 1024
@@ -273,6 +271,11 @@ class Router:
             f"The usage limit has been reached ({describe(choice)}).",
             resets_at=None if resets_at is None else int(resets_at),
         )
+
+
+def considered(choice: Choice) -> Attempt:
+    """What the ledger keeps of a choice: what it was made from, and the reason against each that was passed over."""
+    return Attempt(chosen_from=describe(choice), passed_over={each.name: each.text for each in choice.passed_over})
 
 
 def credential_headers(account: AccountSnapshot) -> Mapping[str, str]:

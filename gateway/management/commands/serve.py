@@ -41,10 +41,13 @@ class Command(BaseCommand):
             raise CommandError("--workers must be at least 1.")
         logs.configure()
         self._prepare()
+        endpoint = TcpEndpoint(host, configured_port() if port is None else port)
+        if fd is None:
+            # Before anything is made that is shown once: a start that fails must not use it up.
+            require_free(endpoint)
         secrets = None if fd is not None else install.make_first_secrets()
         # Asked here: the database may not be used once the event loop runs.
         announce = partial(announcement, secrets=secrets, empty=not install.has_accounts())
-        endpoint = TcpEndpoint(host, configured_port() if port is None else port)
         if fd is not None:
             serve_one(InheritedSocket(fd), lambda address: tell_ready())
         elif workers == 1:
@@ -68,6 +71,16 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
+def require_free(endpoint: TcpEndpoint) -> None:
+    """Raise `CommandError` unless this process can listen there now."""
+    try:
+        socket.create_server((endpoint.host, endpoint.port)).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"Cannot listen on {endpoint.host}:{endpoint.port} ({reason}); choose another --port or --host."
+        raise CommandError(message) from None
+
+
 def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> None:
     """Serve in this process until it is told to stop."""
     from gateway.asgi import application
@@ -77,8 +90,11 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
         spare_the_collector()
 
     async def shut_down() -> None:
-        await server.stop_listening()
+        if isinstance(endpoint, InheritedSocket):
+            # Others listen on the same socket, and new clients belong to them.
+            await server.stop_listening()
         await application.shutdown()
+        await server.stop_listening()
 
     server = GatewayServer(
         cast(ASGI3Application, application),

@@ -49,6 +49,18 @@ async def test_documents_are_read_with_get_and_asked_about_with_head(made: Edge,
         ("DELETE", V1),
         ("POST", "/v1/models"),
         ("POST", "/healthz"),
+    ],
+)
+async def test_a_known_path_says_that_it_does_not_take_a_method(made: Edge, method: str, path: str):
+    answer = await made.answer(path, method=method, content={})
+    assert answer.status == 405
+    if method != "HEAD":
+        assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
         ("GET", "/v1/responses/resp_1"),
         ("POST", "/v1/responses/"),
         ("POST", "/V1/responses"),

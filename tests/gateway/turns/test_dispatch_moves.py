@@ -153,6 +153,11 @@ async def test_a_broken_stream_on_a_websocket_ends_with_a_close_and_no_made_up_e
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_an_account_whose_credentials_are_refused_needs_a_login_and_is_left(transport: str) -> None:
     async with world("ada", "bo", transport=transport, faults=("unauthorized@ada",)) as w:
+
+        async def refuse(account: int, refused: str | None = None) -> Refreshed:
+            return Refreshed(Result.NEEDS_LOGIN)
+
+        w.refresher.answer = refuse
         assert "Hello from bo" in (await w.post(dict(HELLO))).text
         turn = await only_turn(w)
         assert account_of(w, 1).state == "needs_login"
