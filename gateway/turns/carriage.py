@@ -67,8 +67,7 @@ class Carriage:
 
     def _open_http(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
         account = routed.account
-        turn_state = None if routed.moved else request.turn_state
-        headers = for_http(request.headers, credential_headers(account), turn_state)
+        headers = for_http(request.headers, credential_headers(account), routed.turn_state)
         exchange = self._http.exchange(
             Target(account.id, account.base_url, headers, trace), runs=request.downstream is Downstream.SSE
         )
@@ -115,4 +114,4 @@ class Carriage:
         return None
 
     def _payload(self, request: TurnRequest, routed: Routed, delta: Delta | None = None) -> bytes:
-        return payload(request, routed.account.kind, moved=routed.moved, on_lane=routed.on_lane, delta=delta)
+        return payload(request, routed, delta)

@@ -7,6 +7,7 @@ ledger, account, key, once, whatever happened. Nobody else settles anything; oth
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -160,12 +161,18 @@ class Turn:
         headers = exchange.headers()
         self._sink.upstream_headers(headers)
         engine.health.heard_headers(routed.account.id, headers)
+        engine.router.heard_turn_state(routed.account.id, headers)
         await self._relay.run(exchange, opened.idle_events)
 
     def told_limits(self, event: Event) -> None:
         """The account has told its usage."""
         if self._trial is not None:
             self._engine.health.heard_limits(self._trial.account.id, event)
+
+    def told_headers(self, headers: Mapping[str, str]) -> None:
+        """The account has told what would be headers over HTTP; its turn state may be among them."""
+        if self._routed is not None:
+            self._engine.router.heard_turn_state(self._routed.account.id, headers)
 
     def completed(self, response_id: str) -> None:
         """The account may store the response, and then continuations go to it."""

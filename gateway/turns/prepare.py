@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 from msgspec import Raw
 
+from accounts.registry import AccountSnapshot
 from accounts.states import Kind
 from gateway.protocol.body import Body, as_frame, as_http, parse_body, with_fields, without_item_ids
 from gateway.turns.request import TurnRequest
@@ -22,24 +24,34 @@ class Delta:
     items: Sequence[Raw]
 
 
-def payload(request: TurnRequest, kind: Kind, *, moved: bool, on_lane: bool, delta: Delta | None = None) -> bytes:
-    """What is sent to an account of `kind`: a text frame for a lane, else a request body.
+class Place(Protocol):
+    """Where a request goes; `turn_state` is what the account may be shown."""
 
-    `moved` says that another account carried the conversation before.
-    """
-    body = request.body
-    if moved:
+    @property
+    def account(self) -> AccountSnapshot: ...
+    @property
+    def on_lane(self) -> bool: ...
+    @property
+    def moved(self) -> bool: ...
+    @property
+    def turn_state(self) -> str | None: ...
+
+
+def payload(request: TurnRequest, place: Place, delta: Delta | None = None) -> bytes:
+    """What is sent: a text frame for a lane, else a request body."""
+    body, on_lane = request.body, place.on_lane
+    if place.moved:
         # Item ids are labels of the account that gave them; a call is known by its call_id.
         body = parse_body(without_item_ids(body))
     changes = dict[str, object]()
-    if kind is Kind.CODEX and body.store is None:
+    if place.account.kind is Kind.CODEX and body.store is None:
         # That backend stores nothing, and refuses a request that leaves the default.
         changes["store"] = False
     if not body.stream:
         changes["stream"] = True
-    turn_state = None if moved else request.turn_state
-    if (body.turn_state is not None and turn_state is None) or (on_lane and turn_state != body.turn_state):
-        changes["client_metadata"] = _with_turn_state(body, turn_state)
+    # On a lane it travels in the body; over HTTP the body may hold it, and then must not if it is another account's.
+    if place.turn_state != body.turn_state and (on_lane or body.turn_state is not None):
+        changes["client_metadata"] = _with_turn_state(body, place.turn_state)
     if delta is not None:
         changes["previous_response_id"] = delta.response_id
         changes["input"] = delta.items

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.errors import UpstreamRefused
 from gateway.protocol.chain import chain_of
-from gateway.protocol.events import Event, Kind, Terminal, item_of_done, read_created, read_error, read_terminal
+from gateway.protocol.events import (
+    Event,
+    Kind,
+    Terminal,
+    item_of_done,
+    read_created,
+    read_error,
+    read_metadata_headers,
+    read_terminal,
+)
 from gateway.turns.record import TurnRecord
 from gateway.turns.sink import Sink
 from gateway.turns.turn import Phase, Step
@@ -15,6 +25,7 @@ from gateway.turns.watch import Watch
 from gateway.upstream.exchange import Exchange
 
 RATE_LIMITS = "codex.rate_limits"
+METADATA = "response.metadata"
 
 
 class Hearing(Protocol):
@@ -22,6 +33,9 @@ class Hearing(Protocol):
 
     def told_limits(self, event: Event) -> None:
         """A `codex.rate_limits` event has come."""
+
+    def told_headers(self, headers: Mapping[str, str]) -> None:
+        """A `response.metadata` event has come, with what would be headers over HTTP."""
 
     def completed(self, response_id: str) -> None:
         """The response is complete; its client does not know that yet."""
@@ -89,6 +103,8 @@ class Relay:
         if event.kind is Kind.METADATA:
             if event.type == RATE_LIMITS:
                 self._account.told_limits(event)
+            elif event.type == METADATA:
+                self._account.told_headers(read_metadata_headers(event))
             return
         if event.kind is Kind.ITEM and self._keeps_items:
             self._items.append(item_of_done(event))

@@ -17,6 +17,7 @@ from gateway.clock import Clock
 from gateway.continuity.responses import StoredResponses
 from gateway.continuity.rules import Strength
 from gateway.continuity.sessions import Session, SessionTable
+from gateway.continuity.turn_states import TurnStates
 from gateway.errors import AccountsLimited, GatewayError, InvalidBody, NoUsableAccount, Overloaded, OwnerGone
 from gateway.turns.health import Health
 from gateway.turns.record import Attempt
@@ -24,6 +25,7 @@ from gateway.turns.request import Downstream, TurnRequest
 from gateway.turns.slots import AccountStreams, Offer, Stream
 from gateway.turns.turn import BodyKind
 from gateway.upstream.connection import MAX_FRAME
+from gateway.upstream.headers import TURN_STATE
 from gateway.upstream.pool import LanePool
 
 # Seconds that a client can be asked to wait before it tries again; a longer rest is told as a limit with its end.
@@ -44,12 +46,16 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A turn's place: the account, the reserved stream (release it), whether it goes on a lane, and why."""
+    """A turn's place: the account, the reserved stream (release it), whether it goes on a lane, and why.
+
+    `moved` says that another account had the conversation before; `turn_state` is what this account may be shown.
+    """
 
     account: AccountSnapshot
     stream: Stream
     on_lane: bool
     moved: bool
+    turn_state: str | None
     attempt: Attempt
 
 
@@ -67,6 +73,7 @@ class Router:
         find_stored: FindStored,
     ) -> None:
         self._stored = StoredResponses()
+        self._turn_states = TurnStates()
         self._find_stored = find_stored
         self._registry = registry
         self._health = health
@@ -220,7 +227,22 @@ class Router:
         attempt = considered(choice)
         attempt["account"], attempt["transport"] = account.name, "websocket" if on_lane else "http"
         left = bool(tried.refused or tried.unreachable) or (session is not None and session.account_id != account.id)
-        return Routed(account, stream, on_lane, left and request.kind is BodyKind.FREE, attempt)
+        moved = left and request.kind is BodyKind.FREE
+        return Routed(account, stream, on_lane, moved, self._turn_state(request, account.id, moved), attempt)
+
+    def _turn_state(self, request: TurnRequest, account_id: int, moved: bool) -> str | None:
+        """The request's turn state, unless another account issued it, or may have."""
+        if request.turn_state is None:
+            return None
+        issuer = self._turn_states.issuer(request.turn_state)
+        foreign = moved if issuer is None else issuer != account_id
+        return None if foreign else request.turn_state
+
+    def heard_turn_state(self, account_id: int, headers: Mapping[str, str]) -> None:
+        """The account's headers, or those in an event of it, may hold turn state."""
+        turn_state = headers.get(TURN_STATE)
+        if turn_state:
+            self._turn_states.issued(turn_state, account_id)
 
     def _on_lane(self, account: AccountSnapshot, request: TurnRequest) -> bool:
         fits = len(request.body.raw) < MAX_FRAME - 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.clock import Clock
 from gateway.conf import Tunables
@@ -55,6 +55,9 @@ class Account:
 
     def told_limits(self, event: Event) -> None:
         self.told.append(event.type)
+
+    def told_headers(self, headers: Mapping[str, str]) -> None:
+        self.told.extend(headers)
 
     def completed(self, response_id: str) -> None:
         self.told.append(response_id)
