@@ -134,7 +134,6 @@ def parse_body(raw: bytes) -> Body:
     """
     fields = _split(raw)
     previous_response_id = _read(fields, "previous_response_id", _TEXT)
-    turn_state = _turn_state(fields)
     return Body(
         raw=raw,
         fields=fields,
@@ -146,9 +145,9 @@ def parse_body(raw: bytes) -> Body:
         previous_response_id=previous_response_id,
         prompt_cache_key=_read(fields, "prompt_cache_key", _TEXT),
         conversation=_is_given(fields, "conversation"),
-        turn_state=turn_state,
+        turn_state=_turn_state(fields),
         type=_read(fields, "type", _TEXT),
-        bound=_bound_reasons(fields, previous_response_id, turn_state),
+        bound=_bound_reasons(fields, previous_response_id),
     )
 
 
@@ -220,15 +219,12 @@ def _turn_state(fields: Mapping[str, Raw]) -> str | None:
     return _read(metadata or {}, TURN_STATE, _TEXT) or None
 
 
-def _bound_reasons(
-    fields: Mapping[str, Raw], previous_response_id: str | None, turn_state: str | None
-) -> frozenset[Bound]:
+def _bound_reasons(fields: Mapping[str, Raw], previous_response_id: str | None) -> frozenset[Bound]:
     is_delta = previous_response_id is not None
     given = {
         Bound.PREVIOUS_RESPONSE: is_delta,
         Bound.CONVERSATION: _is_given(fields, "conversation"),
         Bound.STORED_PROMPT: _is_given(fields, "prompt"),
-        Bound.TURN_STATE: turn_state is not None,
     }
     found = {reason for reason, applies in given.items() if applies}
     items = _read(fields, "input", _INPUT)

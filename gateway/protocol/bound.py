@@ -17,7 +17,6 @@ class Bound(enum.Enum):
     PREVIOUS_RESPONSE = "previous_response_id"
     CONVERSATION = "conversation"
     STORED_PROMPT = "prompt"
-    TURN_STATE = "turn_state"
     FILE = "file"
     CONTAINER = "container"
     VECTOR_STORE = "vector_store"

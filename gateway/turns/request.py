@@ -11,13 +11,8 @@ from functools import cached_property
 from gateway.continuity.rules import SessionKey, session_key
 from gateway.keys import KeySnapshot
 from gateway.protocol.body import Body
-from gateway.protocol.bound import Bound
 from gateway.turns.turn import BodyKind
 from gateway.upstream.headers import TURN_STATE
-
-# Turn state only leads a request back to the account that issued it. It holds nothing that the request needs, so a
-# body that moves leaves it behind, like item ids; else a limit in the middle of a tool loop would trap the turn.
-UNBINDING = frozenset({Bound.TURN_STATE})
 
 
 class Route(StrEnum):
@@ -64,6 +59,9 @@ class TurnRequest:
     def turn_state(self) -> str | None:
         """`x-codex-turn-state`, which an account issued and only that account may see again.
 
+        It leads a request back to that account but holds nothing that the request needs, so it does not bind: a body
+        that moves leaves it behind, like item ids. Else a limit in the middle of a tool loop would trap the turn.
+
         On a WebSocket it is in the body alone: the headers there are the handshake's, not this request's.
         """
         in_headers = None if self.socket is not None else dict(self.headers).get(TURN_STATE)
@@ -74,4 +72,4 @@ class TurnRequest:
         """What the body allows."""
         if self.body.is_delta:
             return BodyKind.DELTA
-        return BodyKind.BOUND if self.body.bound - UNBINDING else BodyKind.FREE
+        return BodyKind.BOUND if self.body.is_bound else BodyKind.FREE

@@ -50,7 +50,7 @@ def test_the_facts_of_a_body_are_read():
     assert (body.background, body.generate, body.conversation) == (True, False, True)
     assert (body.previous_response_id, body.prompt_cache_key, body.turn_state) == ("resp_1", "thread", "abc")
     assert body.input == [{"role": "user", "content": "hi"}]
-    assert body.bound == {Bound.PREVIOUS_RESPONSE, Bound.CONVERSATION, Bound.TURN_STATE}
+    assert body.bound == {Bound.PREVIOUS_RESPONSE, Bound.CONVERSATION}
     assert body.is_bound
     assert body.is_delta
 
@@ -144,7 +144,7 @@ def test_a_member_of_the_wrong_type_is_refused_by_name(name, value):
 
 def test_a_turn_state_of_the_wrong_type_is_refused_and_an_empty_one_is_none():
     assert code_of(b'{"client_metadata":{"x-codex-turn-state":7}}') == ("invalid_body", "x-codex-turn-state")
-    assert body_of(client_metadata={"x-codex-turn-state": ""}).bound == frozenset()
+    assert body_of(client_metadata={"x-codex-turn-state": ""}).turn_state is None
 
 
 @pytest.mark.parametrize(("generate", "expected"), [(True, True), (False, False), (None, True)])
@@ -169,7 +169,6 @@ def test_a_body_of_more_values_than_a_model_reads_is_refused_before_it_is_decode
         ({"previous_response_id": ""}, Bound.PREVIOUS_RESPONSE),
         ({"conversation": "conv_1"}, Bound.CONVERSATION),
         ({"prompt": {"id": "pmpt_1"}}, Bound.STORED_PROMPT),
-        ({"client_metadata": {"x-codex-turn-state": "abc"}}, Bound.TURN_STATE),
         ({"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}, Bound.VECTOR_STORE),
         ({"input": [{"type": "something_new"}]}, Bound.UNKNOWN_ITEM),
         ({"input": [{"type": "function_call", "call_id": "c1"}]}, Bound.UNPAIRED_CALL),
