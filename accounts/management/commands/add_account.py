@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path
-from typing import BinaryIO, TypedDict, Unpack
+from typing import BinaryIO, Unpack
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -15,23 +15,21 @@ from django.db import transaction
 
 from accounts.auth_json import Imported, UnusableAuthJson, parse_auth_json
 from accounts.credentials import CredentialsError, OpenAICredentials
+from accounts.management.options import OptionArguments, add_options, read_options
 from accounts.models import Account
-from accounts.states import Kind, Transport
+from accounts.states import Kind
 from accounts.store import NameTaken, Options, RefusedAccount, add_account, replace_credentials
 
 MAX_FILE_BYTES = 1024 * 1024
 
 
-class Arguments(TypedDict, total=False):
+class Arguments(OptionArguments, total=False):
     """What `handle` reads; Django passes its own options besides."""
 
     name: str
     kind: str
     auth_json: Sequence[str] | None
     api_key_file: str | None
-    base_url: str | None
-    transport: str | None
-    priority: int | None
     replace: bool
     stdin: BinaryIO
 
@@ -55,19 +53,12 @@ class Command(BaseCommand):
             "do not go on using the file elsewhere: its refresh token works once",
         )
         source.add_argument("--api-key-file", metavar="FILE", help="file with one API key, - for standard input")
-        parser.add_argument("--base-url", metavar="URL", help="what /responses is appended to")
-        parser.add_argument("--transport", choices=[transport.value for transport in Transport])
-        parser.add_argument("--priority", type=int, metavar="N", help="the lower number is used first (100)")
+        add_options(parser)
         parser.add_argument("--replace", action="store_true", help="the account exists: replace its credentials")
 
     def handle(self, *args: object, **options: Unpack[Arguments]) -> str:
         found = _imported(options)
-        transport = options.get("transport")
-        wanted = Options(
-            base_url=options.get("base_url"),
-            transport=None if transport is None else Transport(transport),
-            priority=options.get("priority"),
-        )
+        wanted = read_options(options)
         try:
             if len(found) > 1:
                 return _add_several(options, found, wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -13,19 +13,17 @@ from accounts.auth_json import Imported
 from accounts.credentials import CredentialsError
 from accounts.issuer import InvalidIssuer, Issuer, Post, Unreachable, read_issuer
 from accounts.login import DeviceCode, LoginFailed, Pace, sign_in
+from accounts.management.options import OptionArguments, add_options, read_options
 from accounts.models import Account
-from accounts.states import Kind, Transport
-from accounts.store import Options, RefusedAccount, add_account, replace_credentials, require_free_name
+from accounts.states import Kind
+from accounts.store import RefusedAccount, add_account, replace_credentials, require_free_name
 from accounts.web import Web
 
 
-class Arguments(TypedDict, total=False):
+class Arguments(OptionArguments, total=False):
     """What `handle` reads; Django passes its own options besides."""
 
     name: str
-    base_url: str | None
-    transport: str | None
-    priority: int | None
     post: Post
     pace: Pace
 
@@ -36,18 +34,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="a new name, or that of an account to sign in again")
-        parser.add_argument("--base-url", metavar="URL", help="what /responses is appended to")
-        parser.add_argument("--transport", choices=[transport.value for transport in Transport])
-        parser.add_argument("--priority", type=int, metavar="N", help="the lower number is used first (100)")
+        add_options(parser)
 
     def handle(self, *args: object, **options: Unpack[Arguments]) -> str:
         name = options["name"]
-        transport = options.get("transport")
-        wanted = Options(
-            base_url=options.get("base_url"),
-            transport=None if transport is None else Transport(transport),
-            priority=options.get("priority"),
-        )
+        wanted = read_options(options)
         try:
             known = _known(name)
             issuer = read_issuer(os.environ)
