@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from gateway.errors import InvalidBody
 from gateway.protocol.bound import Bound, reasons_in_input, reasons_in_tools, reasons_in_value, type_of_item
+from gateway.protocol.headers import TURN_STATE
 from gateway.protocol.members import (
     UNREADABLE,
     has_more_values,
@@ -29,7 +30,6 @@ from gateway.protocol.members import (
 __all__ = ["Body", "Bound", "as_frame", "as_http", "parse_body", "with_fields", "without_item_ids"]
 
 FRAME_TYPE = "response.create"
-TURN_STATE = "x-codex-turn-state"
 
 MAX_VALUES = 500_000
 """JSON values in one body. No model reads as many, and each costs memory and time far beyond its bytes."""

@@ -12,6 +12,8 @@ from msgspec import Raw
 
 from gateway.protocol.members import members_of, value_of
 
+TURN_STATE = "x-codex-turn-state"
+
 MAX_HEADERS = 100
 MAX_HEADER_VALUE = 8 * 1024
 

@@ -12,8 +12,8 @@ from msgspec import Raw
 from accounts.registry import AccountSnapshot
 from accounts.states import Kind
 from gateway.protocol.body import Body, as_frame, as_http, parse_body, with_fields, without_item_ids
+from gateway.protocol.headers import TURN_STATE
 from gateway.turns.request import TurnRequest
-from gateway.upstream.headers import TURN_STATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from functools import cached_property
 from gateway.continuity.rules import SessionKey, session_key
 from gateway.keys import KeySnapshot
 from gateway.protocol.body import Body
+from gateway.protocol.headers import TURN_STATE
 from gateway.turns.turn import BodyKind
-from gateway.upstream.headers import TURN_STATE
 
 
 class Route(StrEnum):

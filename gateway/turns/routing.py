@@ -19,13 +19,13 @@ from gateway.continuity.rules import Strength
 from gateway.continuity.sessions import Session, SessionTable
 from gateway.continuity.turn_states import TurnStates
 from gateway.errors import AccountsLimited, GatewayError, InvalidBody, NoUsableAccount, Overloaded, OwnerGone
+from gateway.protocol.headers import TURN_STATE
 from gateway.turns.health import Health
 from gateway.turns.record import Attempt
 from gateway.turns.request import Downstream, TurnRequest
 from gateway.turns.slots import AccountStreams, Offer, Stream
 from gateway.turns.turn import BodyKind
 from gateway.upstream.connection import MAX_FRAME
-from gateway.upstream.headers import TURN_STATE
 from gateway.upstream.pool import LanePool
 
 # Seconds that a client can be asked to wait before it tries again; a longer rest is told as a limit with its end.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gateway.protocol.headers import TURN_STATE
+
 # RFC 9110, section 7.6.1: these belong to one hop.
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
@@ -24,7 +26,6 @@ DROPPED = HOP_BY_HOP | REWRITTEN | CONDITIONAL | PRIVATE
 DROPPED_PREFIXES = ("x-forwarded-", "sec-", "proxy-")
 
 WEBSOCKET_BETA = ("openai-beta", "responses_websockets=2026-02-06")
-TURN_STATE = "x-codex-turn-state"
 
 
 def forwarded(client_headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstream.headers import TURN_STATE, WEBSOCKET_BETA, for_handshake, for_http, forwarded
+from gateway.protocol.headers import TURN_STATE
+from gateway.upstream.headers import WEBSOCKET_BETA, for_handshake, for_http, forwarded
 
 CREDENTIALS = {"authorization": "Bearer sk-account", "chatgpt-account-id": "acc-1"}
 
