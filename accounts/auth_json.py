@@ -87,6 +87,18 @@ def parse_auth_json(content: bytes) -> Imported:
     )
 
 
+def parse_api_key(content: bytes) -> Imported:
+    """Return the API key that is all of `content`; raises `UnusableAuthJson`."""
+    if content.lstrip()[:1] in (b"{", b"["):
+        raise UnusableAuthJson("That is JSON and no API key; if it is an auth.json, give it as that.")
+    try:
+        return Imported(OpenAICredentials(content.decode().strip()))
+    except UnicodeDecodeError:
+        raise UnusableAuthJson("That is not text in UTF-8; it must be one key.") from None
+    except BrokenCredentials as error:
+        raise UnusableAuthJson(str(error)) from None
+
+
 def _sign_in(tokens: _Tokens, last_refresh: str | None) -> Imported:
     credentials = CodexCredentials(
         access_token=_required(tokens.access_token, "tokens.access_token"),

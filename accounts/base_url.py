@@ -13,6 +13,8 @@ DEFAULT_BASE_URLS = {
 }
 
 
+# The release of the Codex client whose protocol the gateway follows.
+PROTOCOL_VERSION = "0.171.0"
 # The ChatGPT backend names its paths in a way of its own.
 _BACKEND_API = "/backend-api"
 
@@ -50,6 +52,14 @@ def usage_url(base_url: str) -> str:
     """Return where a `codex` account at `base_url` tells how much of its windows it has used."""
     root = base_url.removesuffix("/codex")
     return f"{root}/wham/usage" if _BACKEND_API in root else f"{root}/api/codex/usage"
+
+
+def models_url(base_url: str, kind: Kind) -> str:
+    """Return where an account at `base_url` tells its own catalogue of models.
+
+    The Codex backend tells each release of its client the models that this release can work with.
+    """
+    return f"{base_url}/models" + (f"?client_version={PROTOCOL_VERSION}" if kind is Kind.CODEX else "")
 
 
 def _split(text: str) -> SplitResult:

@@ -13,8 +13,7 @@ they share, so that none of them is ejected for it.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -31,7 +30,7 @@ class Step(StrEnum):
     """What happens to a circuit."""
 
     TRIP = "trip"  # too many failures, or a failed probe
-    PROBE = "probe"  # a turn is let in to see whether the account works again
+    PROBE = "probe"  # a turn is let in to see whether the account works again, or has shown it as the last resort
     CLOSE = "close"  # enough good probes
     PARDON = "pardon"  # the failures were not the account's
 
@@ -94,18 +93,21 @@ class CircuitSettings:
 class Circuit:
     """What is known of one account; replaced, never changed. A new one is closed.
 
-    `since` is when the state last changed, `until` the end of an ejection. `outcomes` are times of recent outcomes,
-    true for a failure. `probes` are the beginnings of the probes that are under way. `failed_as` is the kind of the
-    newest failure, None after a success. Raises `ValueError` for an `until` of a circuit that is not open and for
-    probes of one that is not half open.
+    `since` is when the state last changed, `until` the end of an ejection. `heard_at` is when this process heard of the
+    state from another one, 0 if it found it out itself. `outcomes` are times of recent outcomes, true for a failure.
+    `probes` are the beginnings of the probes that are under way, `probed_elsewhere` that of one which another process
+    has begun. `failed_as` is the kind of the newest failure, None after a success. Raises `ValueError` for an `until`
+    of a circuit that is not open and for probes of one that is not half open.
     """
 
     state: CircuitState = CircuitState.CLOSED
     since: float = 0.0
+    heard_at: float = 0.0
     until: float | None = None
     consecutive: int = 0
     outcomes: tuple[tuple[float, bool], ...] = ()
     probes: tuple[float, ...] = ()
+    probed_elsewhere: float | None = None
     good_probes: int = 0
     ejections: int = 0
     reported_at: float | None = None
@@ -114,13 +116,15 @@ class Circuit:
     def __post_init__(self) -> None:
         if (self.until is not None) is not (self.state is CircuitState.OPEN):
             raise ValueError(f"A circuit that is {self.state} cannot last until {self.until}; an open one alone can.")
-        if self.state is not CircuitState.HALF_OPEN and (self.probes or self.good_probes):
+        probed = self.probes or self.good_probes or self.probed_elsewhere is not None
+        if self.state is not CircuitState.HALF_OPEN and probed:
             raise ValueError(f"A circuit that is {self.state} cannot have probes; a half open one alone has some.")
 
     def admits(self, now: float) -> bool:
         """Whether a turn may be given to the account at `now`; `admit` it then."""
         if self.state is CircuitState.HALF_OPEN:
-            return all(now - began >= PROBE_PATIENCE for began in self.probes)
+            elsewhere = () if self.probed_elsewhere is None else (self.probed_elsewhere,)
+            return all(now - began >= PROBE_PATIENCE for began in (*self.probes, *elsewhere))
         return self.shut_for(now) == 0
 
     def shut_for(self, now: float) -> float:
@@ -134,9 +138,10 @@ HEALTHY = Circuit()
 def admit(circuit: Circuit, now: float) -> Circuit:
     """Let a turn begin at `now`; report it with the same time as `began`, once it succeeded, failed or neither.
 
-    A turn that is let into a circuit that is not closed is a probe, also when it is tried as a last resort.
+    A turn that is let in after the ejection is a probe. One that is tried before, as the last resort, changes nothing
+    by itself: if it fails, that is what was expected, and the ejection lasts no longer for it.
     """
-    if circuit.state is CircuitState.CLOSED:
+    if circuit.state is CircuitState.CLOSED or circuit.shut_for(now) > 0:
         return circuit
     if circuit.state is CircuitState.HALF_OPEN:
         awaited = (began for began in circuit.probes if now - began < PROBE_PATIENCE)
@@ -149,6 +154,11 @@ def succeeded(circuit: Circuit, began: float, now: float, settings: CircuitSetti
     circuit = replace(circuit, reported_at=now, failed_as=None)
     if circuit.state is CircuitState.CLOSED and began >= circuit.since:
         return replace(circuit, consecutive=0, outcomes=_outcomes(circuit, now, False, settings))
+    if circuit.state is CircuitState.OPEN and began > max(circuit.since, circuit.heard_at):
+        # The last resort has worked, which is as good as a probe. A turn that began before this process knew of the
+        # ejection was no last resort: what led to the ejection may have come after it.
+        half_open = advance(circuit.state, Step.PROBE)
+        return replace(circuit, state=half_open, since=now, until=None, good_probes=1)
     if began not in circuit.probes:
         return circuit
     good = circuit.good_probes + 1
@@ -159,6 +169,7 @@ def succeeded(circuit: Circuit, began: float, now: float, settings: CircuitSetti
         state=advance(circuit.state, Step.CLOSE),
         since=now,
         probes=(),
+        probed_elsewhere=None,
         good_probes=0,
         consecutive=0,
         outcomes=(),
@@ -199,11 +210,25 @@ def pardoned(circuit: Circuit, now: float) -> Circuit:
         since=now,
         until=None,
         probes=(),
+        probed_elsewhere=None,
         good_probes=0,
         consecutive=0,
         outcomes=(),
         ejections=max(0, circuit.ejections - 1),
     )
+
+
+def opened(circuit: Circuit, now: float, settings: CircuitSettings) -> Circuit:
+    """Somebody keeps turns from the account, for as long as any ejection lasts; raises `IllegalStep` if it is open."""
+    return replace(_ejected(circuit, now, settings), until=now + settings.longest_ejection, failed_as=None)
+
+
+def reset(circuit: Circuit, now: float) -> Circuit:
+    """Somebody has mended what was wrong: nothing speaks against the account any more.
+
+    Raises `IllegalStep` when nothing did.
+    """
+    return Circuit(state=advance(circuit.state, Step.PARDON), since=now)
 
 
 def _ejected(circuit: Circuit, now: float, settings: CircuitSettings) -> Circuit:
@@ -220,13 +245,14 @@ def _ejected(circuit: Circuit, now: float, settings: CircuitSettings) -> Circuit
         consecutive=0,
         outcomes=(),
         probes=(),
+        probed_elsewhere=None,
         good_probes=0,
     )
 
 
 def _outcomes(circuit: Circuit, now: float, failure: bool, settings: CircuitSettings) -> tuple[tuple[float, bool], ...]:
     kept = circuit.outcomes[1 - 4 * settings.failures :]
-    return (*(outcome for outcome in kept if now - outcome[0] < WINDOW), (now, failure))
+    return (*[outcome for outcome in kept if now - outcome[0] < WINDOW], (now, failure))
 
 
 def _without(probes: tuple[float, ...], began: float) -> tuple[float, ...]:
@@ -237,16 +263,24 @@ def _without(probes: tuple[float, ...], began: float) -> tuple[float, ...]:
 def least_bad(circuits: Mapping[int, Circuit]) -> int:
     """The account to try when none admits a turn: one under probe, else the one whose ejection ends first.
 
-    Raises `ValueError` when there are no accounts.
+    Those that have failed since they were ejected come after those that have not, so that the turns that come in the
+    meantime do not all meet the same dead account. Raises `ValueError` when there are no accounts.
     """
     if not circuits:
         raise ValueError("There is no account at all, so none is the least bad.")
 
-    def badness(account: int) -> tuple[float, int, int]:
+    def badness(account: int) -> tuple[float, float, int, int]:
         circuit = circuits[account]
-        return (circuit.until or 0.0, circuit.ejections, account)
+        return (_failed_again(circuit), circuit.until or 0.0, circuit.ejections, account)
 
     return min(circuits, key=badness)
+
+
+def _failed_again(circuit: Circuit) -> float:
+    """When the newest failure since the ejection was reported; 0 if there was none, or no ejection."""
+    if circuit.state is not CircuitState.OPEN or circuit.failed_as is None or circuit.reported_at is None:
+        return 0.0
+    return circuit.reported_at if circuit.reported_at > circuit.since else 0.0
 
 
 def common_failure(circuits: Iterable[Circuit], now: float) -> str | None:
@@ -262,58 +296,3 @@ def common_failure(circuits: Iterable[Circuit], now: float) -> str | None:
         fresh = circuit.reported_at is not None and now - circuit.reported_at <= ALIKE_WINDOW
         newest.add(circuit.failed_as if fresh else None)
     return newest.pop() if accounts > 1 and len(newest) == 1 else None
-
-
-class Circuits:
-    """The circuits of a pool. For each turn: `admit` it, then report it once, with the time it was admitted at.
-
-    The methods that report return the circuits that changed their state, by account, with the new state.
-    """
-
-    def __init__(self, settings: CircuitSettings | None = None) -> None:
-        self._settings = settings or CircuitSettings()
-        self._circuits: dict[int, Circuit] = {}
-
-    def __repr__(self) -> str:
-        states = Counter(circuit.state for circuit in self._circuits.values())
-        counts = ", ".join(f"{states[state]} {state}" for state in CircuitState if states[state])
-        return f"<Circuits {counts or 'untried'}>"
-
-    def get(self, account: int) -> Circuit:
-        """The circuit of `account`; a healthy one if nothing is known of it."""
-        return self._circuits.get(account, HEALTHY)
-
-    def admit(self, account: int, now: float) -> dict[int, CircuitState]:
-        """A turn is given to `account` at `now`."""
-        return self._put({account: admit(self.get(account), now)})
-
-    def succeeded(self, account: int, began: float, now: float) -> dict[int, CircuitState]:
-        """The turn has shown that the account works: its response has started, or was refused for its own body."""
-        return self._put({account: succeeded(self.get(account), began, now, self._settings)})
-
-    def failed(
-        self, account: int, kind: str, began: float, now: float, pool: Collection[int]
-    ) -> dict[int, CircuitState]:
-        """The turn has failed by the account's fault, and `kind` says how.
-
-        `pool` are the accounts that turns may go to at present, this one among them. When all of them fail alike,
-        all are pardoned.
-        """
-        after = {account: failed(self.get(account), kind, began, now, self._settings)}
-        shared = {each: after.get(each) or self.get(each) for each in pool}
-        if common_failure(shared.values(), now) is not None:
-            after |= {each: pardoned(circuit, now) for each, circuit in shared.items()}
-        return self._put(after)
-
-    def released(self, account: int, began: float) -> None:
-        """The turn is over and says nothing about the account."""
-        self._put({account: released(self.get(account), began)})
-
-    def keep(self, accounts: Collection[int]) -> None:
-        """Forget all accounts but these: the others have left the pool."""
-        self._circuits = {account: circuit for account, circuit in self._circuits.items() if account in accounts}
-
-    def _put(self, circuits: Mapping[int, Circuit]) -> dict[int, CircuitState]:
-        changed = {key: circuit.state for key, circuit in circuits.items() if circuit.state is not self.get(key).state}
-        self._circuits.update(circuits)
-        return changed

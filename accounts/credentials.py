@@ -123,6 +123,35 @@ def unseal(text: str, keys: Sequence[str]) -> Credentials:
         ) from None
 
 
+def seal_text(text: str, keys: Sequence[str]) -> str:
+    """Return any secret text encrypted with the first of `keys`, and nothing for nothing; raises `InvalidTokenKey`."""
+    return _box(keys).encrypt(text.encode()).decode() if text else ""
+
+
+def unseal_text(sealed: str, keys: Sequence[str]) -> str:
+    """Return what `seal_text` has sealed; raises `WrongTokenKey` or `InvalidTokenKey`."""
+    if not sealed:
+        return ""
+    try:
+        return _box(keys).decrypt(sealed.encode()).decode()
+    except InvalidToken:
+        raise WrongTokenKey(_wrong_key("A stored secret")) from None
+
+
+class HasProxy(Protocol):
+    """The part of an account that `proxy_of` looks at."""
+
+    proxy: str
+
+
+def proxy_of(account: HasProxy, keys: Sequence[str]) -> str | None:
+    """The account's own proxy, None when it has none.
+
+    Raises `WrongTokenKey` or `InvalidTokenKey` when it cannot be opened; then the account must not be spoken to.
+    """
+    return unseal_text(account.proxy, keys) or None
+
+
 def has_newest_key(text: str, keys: Sequence[str]) -> bool:
     """Say whether `text` is sealed with the first of `keys`; raises `InvalidTokenKey`."""
     try:

@@ -38,15 +38,29 @@ class Answer:
 
 
 class Post(Protocol):
-    """Posts `fields` to `url` as a JSON object, or as a form; raises `Unreachable`, never for a status."""
+    """Posts `fields` to `url` as a JSON object, or as a form; raises `Unreachable`, never for a status.
 
-    async def __call__(self, url: str, fields: Mapping[str, str], *, form: bool = False) -> Answer: ...
+    With a `proxy` it goes through that one, or not at all.
+    """
+
+    async def __call__(
+        self, url: str, fields: Mapping[str, str], *, form: bool = False, proxy: str | None = None
+    ) -> Answer: ...
+
+
+def through(post: Post, proxy: str | None) -> Post:
+    """`post` by one proxy, for whoever asks several questions for one account."""
+
+    async def posting(url: str, fields: Mapping[str, str], *, form: bool = False, proxy: str | None = proxy) -> Answer:
+        return await post(url, fields, form=form, proxy=proxy)
+
+    return posting
 
 
 class Fetch(Protocol):
-    """Gets the JSON document at `url`; raises `Unreachable`, never for a status."""
+    """Gets the JSON document at `url`, by the `proxy` if one is given; raises `Unreachable`, never for a status."""
 
-    async def __call__(self, url: str, headers: Mapping[str, str]) -> Answer: ...
+    async def __call__(self, url: str, headers: Mapping[str, str], proxy: str | None = None) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from django.db.models.expressions import Combinable
 from django.utils import timezone
 
 from accounts.base_url import DEFAULT_BASE_URLS, InvalidBaseURL, clean_base_url
+from accounts.circuit import CircuitState
+from accounts.circuits import SharedCircuit
 from accounts.states import Kind, State, Transport, What, state_at
 
 # Written on every turn, read by people only: it must not make every registry load every account again.
@@ -102,6 +104,10 @@ class Account(models.Model):
     revision = RevisionField(default=1, editable=False)
     # What upstreams have told of the usage windows, as `store.save_quota` writes it.
     quota = models.JSONField(default=dict, blank=True, editable=False)
+    # The models in the account's own catalogue; null while it is not known, as after a change of plan.
+    offered_models = models.JSONField(null=True, blank=True, editable=False)
+    # The account's own proxy, sealed by credentials.py as its URL may hold a password; empty for none.
+    proxy = models.TextField(blank=True, editable=False)
     # Sealed by credentials.py; empty until somebody signs in. Last, because it is by far the longest column.
     credentials = models.TextField(blank=True, editable=False)
 
@@ -157,6 +163,14 @@ class Account(models.Model):
         until = None if self.state_until is None else self.state_until.timestamp()
         return state_at(State(self.state), until, now.timestamp())
 
+    def circuit_at(self, now: datetime) -> CircuitState:
+        """Return the circuit that counts at `now` (aware): an ejection whose end has come lets a probe in."""
+        row = getattr(self, "circuit", None)
+        if row is None:
+            return CircuitState.CLOSED
+        over = row.until is not None and row.until <= now
+        return CircuitState.HALF_OPEN if over else CircuitState(row.state)
+
     def is_usable(self, now: datetime) -> bool:
         """Say whether a turn may be given to this account at `now` (aware)."""
         return self.state_at(now) is State.ACTIVE
@@ -191,6 +205,61 @@ class AccountEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.account_name} {self.get_what_display()}"
+
+
+class AccountCircuit(models.Model):
+    """What the gateway's processes share of an account's circuit. Written by `circuit_store` alone.
+
+    An account without a row has a closed circuit that never changed. The fields are those of `SharedCircuit`.
+    """
+
+    account = models.OneToOneField(Account, models.CASCADE, primary_key=True, related_name="circuit", editable=False)
+    version = models.PositiveBigIntegerField(default=0, editable=False)
+    writer = models.CharField(max_length=40, blank=True, editable=False)
+    state = models.CharField(
+        max_length=10, choices=_choices(CircuitState), default=CircuitState.CLOSED.value, editable=False
+    )
+    since = models.DateTimeField(null=True, blank=True, editable=False)
+    until = models.DateTimeField(null=True, blank=True, editable=False)
+    ejections = models.PositiveIntegerField(default=0, editable=False)
+    good_probes = models.PositiveIntegerField(default=0, editable=False)
+    probed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    failed_as = models.CharField(max_length=50, blank=True, editable=False)
+
+    class Meta:
+        constraints = [
+            _one_of("state", CircuitState, "circuit"),
+            models.CheckConstraint(
+                condition=Q(state=CircuitState.OPEN.value, until__isnull=False)
+                | (~Q(state=CircuitState.OPEN.value) & Q(until__isnull=True)),
+                name="circuit_only_an_open_one_has_an_end",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=CircuitState.HALF_OPEN.value) | Q(good_probes=0, probed_at__isnull=True),
+                name="circuit_only_a_half_open_one_is_probed",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"circuit of account {self.account_id}"
+
+    def shared(self) -> SharedCircuit:
+        """The row as the pure part knows it; times are unix seconds there."""
+        return SharedCircuit(
+            version=self.version,
+            writer=self.writer,
+            state=CircuitState(self.state),
+            since=_unix(self.since) or 0.0,
+            until=_unix(self.until),
+            ejections=self.ejections,
+            good_probes=self.good_probes,
+            probed_at=_unix(self.probed_at),
+            failed_as=self.failed_as or None,
+        )
+
+
+def _unix(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
 
 
 class TokenLease(models.Model):

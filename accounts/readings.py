@@ -24,6 +24,9 @@ LONGEST_PAUSE = 300.0
 USAGE_LIMITS = frozenset({"usage_limit_reached", "usage_not_included", "insufficient_quota"})
 CREDIT_MEMBERS = ("has_credits", "unlimited", "balance")
 NAME_LENGTH = 64
+# A catalogue that names more models, or longer names, is cut: what is kept of it is loaded by every process.
+MOST_MODELS = 500
+MODEL_LENGTH = 100
 
 _USED_HEADER = re.compile(r"x-([a-z0-9-]{1,64})-(primary|secondary)-used-percent").fullmatch
 
@@ -106,6 +109,17 @@ def read_usage(payload: Mapping[str, object], now: float) -> Usage:
     if not limited:
         return Usage(quota, limited, None)
     return Usage(quota, limited, _exhausted_until(quota, ACCOUNT_FAMILY) or now + UNKNOWN_RESET)
+
+
+def read_models(payload: Mapping[str, object]) -> list[str]:
+    """The models that a catalogue names, in its order: that of the Codex backend, or the list of the OpenAI API."""
+    named = payload.get("models"), "slug"
+    if not isinstance(named[0], list):
+        named = payload.get("data"), "id"
+    entries, member = named
+    names = [_mapping(entry).get(member) for entry in entries] if isinstance(entries, list) else []
+    told = dict.fromkeys(name for name in names if isinstance(name, str) and 0 < len(name) <= MODEL_LENGTH)
+    return list(told)[:MOST_MODELS]
 
 
 def _usage_windows(family: str, rate_limit: Mapping[str, object], now: float) -> Iterator[tuple[str, Window | None]]:

@@ -18,13 +18,12 @@ from uuid import UUID
 import structlog
 
 from accounts.circuit import HEALTHY, Circuit
+from accounts.circuits import TRAFFIC, UNTOUCHED, SharedCircuit
 from accounts.credentials import Credentials
 from accounts.quota import NOTHING_KNOWN, Quota
 from accounts.selection import Candidate
 from accounts.states import LONGEST_LIMIT, Kind, State, Transport, What, state_at
 
-# Who changes a state when no turn is named.
-TRAFFIC = "traffic"
 # The states that a mark may replace; the others are the operator's word, or as bad already.
 MARKABLE = frozenset({State.ACTIVE, State.LIMITED})
 
@@ -37,7 +36,9 @@ class AccountSnapshot:
 
     `state_until` is unix seconds. `streams` is the most responses it may have in flight. `credentials` is
     None when there are none or they cannot be opened, and then the state is neither active nor limited, else
-    `ValueError`. `quota` is what the database knows of the account's usage.
+    `ValueError`. `quota` is what the database knows of the account's usage, `circuit` what
+    it knows of its circuit. `models` are those in the account's own catalogue, None while that is not known.
+    What goes to the account goes by its own `proxy`, if it has one, or not at all.
     """
 
     id: int
@@ -54,6 +55,9 @@ class AccountSnapshot:
     account_id: str = field(repr=False)
     revision: int
     quota: Quota = field(default=NOTHING_KNOWN, repr=False)
+    circuit: SharedCircuit = UNTOUCHED
+    models: frozenset[str] | None = field(default=None, repr=False)
+    proxy: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.credentials is None and self.state in MARKABLE:
@@ -63,10 +67,8 @@ class AccountSnapshot:
         """Return the state that counts at `now` (unix seconds): a limit whose end has come is over."""
         return state_at(self.state, self.state_until, now)
 
-    def candidate(
-        self, active: int, waiting: int, circuit: Circuit = HEALTHY, quota: Quota = NOTHING_KNOWN
-    ) -> Candidate:
-        """Return what the selection needs: the responses in flight, the turns that wait, and what is known."""
+    def candidate(self, active: int, circuit: Circuit = HEALTHY, quota: Quota = NOTHING_KNOWN) -> Candidate:
+        """Return what the selection needs: the responses in flight, and what is known."""
         return Candidate(
             id=self.id,
             name=self.name,
@@ -75,8 +77,8 @@ class AccountSnapshot:
             state=self.state,
             state_until=self.state_until,
             active=active,
-            waiting=waiting,
             cap=self.streams,
+            models=self.models,
             circuit=circuit,
             quota=quota,
         )

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     """Why an account was passed over, in the order in which the reasons are looked for."""
 
     NOT_OWNER = "not the owner"  # the body is bound to another account
+    NOT_ALLOWED = "not open to this key"
     WRONG_KIND = "of the wrong kind"
     WRONG_MODEL = "without the model"
     LIMITED = "limited"
@@ -50,8 +51,8 @@ class Strategy(StrEnum):
     Usage is the fullest usage window of an account, taken as empty while it is unknown.
     """
 
-    # By responses in flight, as a share of the cap, and by usage, in tenths, added up; then by turns waiting. An
-    # account with twice the capacity fills half as fast, and so gets twice the work.
+    # By responses in flight, as a share of the cap, and by usage, in tenths, added up. An account with
+    # twice the capacity fills half as fast, and so gets twice the work.
     CAPACITY_WEIGHTED = "capacity_weighted"
     # In turns, whatever the load.
     ROUND_ROBIN = "round_robin"
@@ -67,8 +68,9 @@ class Strategy(StrEnum):
 class Candidate:
     """An account as the selection sees it.
 
-    `state_until` is unix seconds; `active` counts responses in flight, `waiting` turns that wait for this
-    account, `cap` is the most responses it may have in flight. `models` None means that it serves any model.
+    `state_until` is unix seconds; `active` counts responses in flight, `cap` is the most that it may have. Turns that
+    wait do not count: they wait for accounts that are full, and a full one is not ranked. `models` are those in the
+    account's own catalogue, as its plan has them; None means that it is not known.
     `circuit` and `quota` are what its recent turns and its upstream have told. Raises `ValueError` for a cap below
     one, a negative count, or an end that the state cannot have.
     """
@@ -80,17 +82,16 @@ class Candidate:
     state: State
     state_until: float | None
     active: int
-    waiting: int
     cap: int
     models: frozenset[str] | None = None
     circuit: Circuit = HEALTHY
     quota: Quota = NOTHING_KNOWN
 
     def __post_init__(self) -> None:
-        if self.cap < 1 or self.active < 0 or self.waiting < 0:
+        if self.cap < 1 or self.active < 0:
             raise ValueError(
-                f"Account {self.id} has {self.active} active and {self.waiting} waiting turns and a cap of "
-                f"{self.cap}; counts cannot be negative, and the cap must be at least 1."
+                f"Account {self.id} has {self.active} active turns and a cap of {self.cap}; the count cannot be "
+                "negative, and the cap must be at least 1."
             )
         if self.state_until is None:
             return
@@ -106,8 +107,9 @@ class SelectionRequest:
     """What a turn asks of its account.
 
     `required` owns the body: no other account may take it. `preferred` is the account of a soft session,
-    taken first as long as it is eligible. `excluded` maps accounts tried before to what came of it. `kind`
-    and `model` None mean any.
+    taken first as long as it is eligible. `excluded` maps accounts tried before to what came of it. `kind` and `model`
+    None mean any; a model that no account's catalogue names keeps none of them out. `allowed` are the accounts that the
+    client's key may use, None for all.
     """
 
     required: int | None = None
@@ -115,6 +117,7 @@ class SelectionRequest:
     excluded: Mapping[int, str] = field(default_factory=dict)
     kind: Kind | None = None
     model: str | None = None
+    allowed: frozenset[int] | None = None
 
 
 class PassedOver(NamedTuple):
@@ -179,10 +182,15 @@ def choose(
     """
     if len({candidate.id for candidate in candidates}) != len(candidates):
         raise ValueError("Two candidates have the same account id; each account may stand for selection once.")
+    if not any(request.model in candidate.models for candidate in candidates if candidate.models is not None):
+        # No catalogue names it. It may be new, or known by another name, and so the upstreams have the word.
+        listed = None
+    else:
+        listed = request.model
     eligible: list[Candidate] = []
     passed_over: list[PassedOver] = []
     for candidate in candidates:
-        against = _against(candidate, request, now)
+        against = _against(candidate, request, listed, now)
         if against is None:
             eligible.append(candidate)
         else:
@@ -203,16 +211,21 @@ def choose(
     )
 
 
-def _against(candidate: Candidate, request: SelectionRequest, now: float) -> PassedOver | None:
-    """Return what speaks against `candidate`, the most lasting reason first; None when it is eligible."""
+def _against(candidate: Candidate, request: SelectionRequest, listed: str | None, now: float) -> PassedOver | None:
+    """Return what speaks against `candidate`, the most lasting reason first; None when it is eligible.
+
+    `listed` is the model if any account's catalogue names it.
+    """
     until = None
     detail = ""
     state = state_at(candidate.state, candidate.state_until, now)
     if request.required not in (None, candidate.id):
         reason = Reason.NOT_OWNER
+    elif request.allowed is not None and candidate.id not in request.allowed:
+        reason = Reason.NOT_ALLOWED
     elif request.kind not in (None, candidate.kind):
         reason = Reason.WRONG_KIND
-    elif request.model is not None and candidate.models is not None and request.model not in candidate.models:
+    elif listed is not None and candidate.models is not None and listed not in candidate.models:
         reason = Reason.WRONG_MODEL
     elif state is not State.ACTIVE:
         reason = REASON_OF_STATE[state]
@@ -265,9 +278,9 @@ Standing: TypeAlias = tuple[float, ...]
 # What the strategies sort by, from a candidate, its load (0 to 1) and its usage (0 to 100); the lowest goes first.
 _STANDINGS: dict[Strategy, Callable[[Candidate, float, float], Standing]] = {
     # In tenths, since with every percent the order of accounts that are equal for all purposes would change.
-    Strategy.CAPACITY_WEIGHTED: lambda each, load, usage: (load + usage // 10 / 10, each.waiting),
+    Strategy.CAPACITY_WEIGHTED: lambda each, load, usage: (load + usage // 10 / 10,),
     Strategy.ROUND_ROBIN: lambda each, load, usage: (),
-    Strategy.LEAST_USED: lambda each, load, usage: (usage, load, each.waiting),
+    Strategy.LEAST_USED: lambda each, load, usage: (usage, load),
     Strategy.FILL_FIRST: lambda each, load, usage: (-usage, -load, each.id),
     Strategy.PRIORITY: lambda each, load, usage: (each.id,),
 }
@@ -301,10 +314,10 @@ def describe(choice: Choice) -> str:
     total = len(choice.ranked) + len(choice.passed_over)
     usable = "tried although its circuit is open" if choice.last_resort is not None else "usable"
     counts = [f"{len(choice.ranked)} {usable}"] if choice.ranked else []
-    for reason in Reason:
+    for reason in Reason if choice.passed_over else ():
         group = [each for each in choice.passed_over if each.reason is reason]
         if group:
-            counts.append(f"{len(group)} {reason.value}{_earliest(group, choice.now)}")
+            counts.append(f"{len(group)} {reason.value}{_earliest(group, choice.now)}{_tried(group)}")
     if choice.missing_owner is not None:
         counts.append(f"the owner (account {choice.missing_owner}) is not in the pool")
     head = "no accounts" if total == 0 else "1 account" if total == 1 else f"{total} accounts"
@@ -317,6 +330,12 @@ def _earliest(group: Sequence[PassedOver], now: float) -> str:
         return ""
     word = " until" if len(group) == 1 else ", the first until"
     return f"{word} {_clock_time(min(untils), now)}"
+
+
+def _tried(group: Sequence[PassedOver]) -> str:
+    """What came of accounts that were tried before, where it was the same for all."""
+    found = {each.detail for each in group if each.reason is Reason.EXCLUDED}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _clock_time(unix: float, now: float) -> str:

@@ -47,6 +47,8 @@ class What(StrEnum):
     LIMITED = "limited"
     RECOVERED = "recovered"  # a limit is over
     PAUSED = "paused"
+    DRAINING = "draining"  # no new turns; once those that run have ended it is drained
+    DRAINED = "drained"
     RESUMED = "resumed"
     NEEDS_LOGIN = "needs_login"
     DISABLED = "disabled"
@@ -54,6 +56,9 @@ class What(StrEnum):
     PLAN_CHANGED = "plan_changed"
     CIRCUIT_OPENED = "circuit_opened"
     CIRCUIT_CLOSED = "circuit_closed"
+    REFRESHED = "refreshed"  # because somebody asked for it
+    PROBED = "probed"
+    PROXY_CHANGED = "proxy_changed"
 
 
 # What it is called when an account goes from one state to the other. A limit may be replaced by another one; the

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count, islice
 from uuid import UUID
 
 import msgspec
@@ -15,16 +16,20 @@ from django.db.models import Q
 
 from accounts.auth_json import Imported
 from accounts.base_url import DEFAULT_BASE_URLS
+from accounts.circuits import UNTOUCHED
 from accounts.credentials import (
     BrokenCredentials,
     CodexCredentials,
     Credentials,
     WrongTokenKey,
-    has_newest_key,
+    proxy_of,
     seal,
+    seal_text,
     unseal,
 )
+from accounts.identity import is_outdated, same_sign_in, twins
 from accounts.models import Account, AccountEvent, TokenLease
+from accounts.proxy import shown_proxy
 from accounts.quota import NOTHING_KNOWN, Quota, merge
 from accounts.registry import MARKABLE, AccountSnapshot, StateChange
 from accounts.states import Kind, State, Transport, What, transition
@@ -32,6 +37,8 @@ from accounts.states import Kind, State, Transport, What, transition
 REASON_LENGTH = 200
 # Who changes an account by a command.
 COMMAND_LINE = "command line"
+# Who changes one without anybody's doing.
+UPKEEP = "upkeep"
 # A write that finds the account changed is tried anew; nobody changes one account so often by chance.
 ATTEMPTS = 5
 # What traffic finds out about credentials; new ones are taken to be good.
@@ -48,13 +55,21 @@ class NameTaken(RefusedAccount):
     """There is an account of that name already."""
 
 
+# Priorities lie between this and its negative, which every database can hold.
+MOST_PRIORITY = 999_999_999
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an account is used; None leaves a stored value, or takes the default for a new account."""
+    """How an account is used; None leaves a stored value, or takes the default for a new account.
+
+    `proxy` is one that `clean_proxy` has returned; an empty one takes the account's proxy away.
+    """
 
     base_url: str | None = None
     transport: Transport | None = None
     priority: int | None = None
+    proxy: str | None = field(default=None, repr=False)
 
 
 def load_snapshots(
@@ -75,14 +90,15 @@ def load_snapshots(
             stale.add(account_id)
     if not stale and len(order) == len(known):
         return None
-    fresh = {row.id: _snapshot(row, keys, default_streams) for row in Account.objects.filter(id__in=stale)}
+    rows = Account.objects.filter(id__in=stale).select_related("circuit")
+    fresh = {row.id: _snapshot(row, keys, default_streams) for row in rows}
     # An account deleted between the two queries is in neither mapping, and so is left out.
     current = {key: unchanged[key] for key in order if key not in stale} | fresh
     return tuple(current[key] for key in order if key in current)
 
 
 def _snapshot(row: Account, keys: Sequence[str], default_streams: int) -> AccountSnapshot:
-    credentials, trouble = _open(row, keys)
+    credentials, proxy, trouble = _open(row, keys)
     state, reason, until = State(row.state), row.state_reason, row.state_until
     if credentials is None and state in MARKABLE:
         state, reason, until = State.NEEDS_LOGIN, trouble, None
@@ -101,24 +117,27 @@ def _snapshot(row: Account, keys: Sequence[str], default_streams: int) -> Accoun
         account_id=row.account_id,
         revision=row.revision,
         quota=_quota(row.quota),
+        models=_models(row.offered_models),
+        proxy=proxy,
+        circuit=UNTOUCHED if (circuit := getattr(row, "circuit", None)) is None else circuit.shared(),
     )
 
 
-def _open(row: Account, keys: Sequence[str]) -> tuple[Credentials | None, str]:
-    """Return the account's credentials, or None and why there are none.
+def _open(row: Account, keys: Sequence[str]) -> tuple[Credentials | None, str | None, str]:
+    """Return the account's credentials and its proxy, or no credentials and why there are none.
 
     One account that cannot be opened must not hide the changes of all others, so this is no error here.
     """
     if not row.credentials:
-        return None, "No credentials are stored."
+        return None, None, "No credentials are stored."
     try:
-        credentials = unseal(row.credentials, keys)
+        credentials, proxy = unseal(row.credentials, keys), proxy_of(row, keys)
     except (WrongTokenKey, BrokenCredentials) as error:
         log.warning("credentials_not_opened", account=row.id, error=type(error).__name__)
-        return None, str(error)
+        return None, None, str(error)
     if credentials.kind != row.kind:
-        return None, f"The stored credentials are those of a {credentials.kind} account."
-    return credentials, ""
+        return None, None, f"The stored credentials are those of a {credentials.kind} account."
+    return credentials, proxy, ""
 
 
 def _quota(stored: object) -> Quota:
@@ -128,6 +147,12 @@ def _quota(stored: object) -> Quota:
     except msgspec.ValidationError as error:
         log.warning("quota_not_read", error=str(error))
         return NOTHING_KNOWN
+
+
+def _models(stored: object) -> frozenset[str] | None:
+    if not isinstance(stored, list):
+        return None
+    return frozenset(name for name in stored if isinstance(name, str))
 
 
 def change_state(change: StateChange, *, only: Q | None = None) -> bool:
@@ -187,6 +212,14 @@ def save_quota(account: int, quota: Quota) -> bool:
     return False  # what is lost is told again with the next answer of the upstream
 
 
+def save_models(account: int, plan_type: str, models: Sequence[str]) -> bool:
+    """Keep what is in the account's own catalogue, unless its plan has changed since; whether that was news."""
+    row = Account.objects.filter(id=account).values("offered_models", "plan_type").first()
+    if row is None or row == {"offered_models": list(models), "plan_type": plan_type}:
+        return False
+    return Account.objects.filter(id=account, plan_type=plan_type).update(offered_models=list(models)) == 1
+
+
 def mark_used(used: Mapping[int, float]) -> None:
     """Note when accounts last carried a turn (unix seconds); that is no change that a registry must notice."""
     for account_id, moment in used.items():
@@ -212,13 +245,36 @@ def add_account(
     take it away from each other.
     """
     require_free_name(name)
-    _require_new_identity(imported)
+    _require_new_identity(imported, keys)
     account = Account(name=name, kind=imported.credentials.kind)
     _fill(account, imported, options, keys)
     with transaction.atomic():
         account.save()
         note_event(account.id, What.ADDED, "", by)
     return account
+
+
+def add_accounts(
+    name: str, found: Sequence[Imported], options: Options, keys: Sequence[str], *, by: str = COMMAND_LINE
+) -> list[str]:
+    """Store new accounts, all or none, and return their names: `name-1`, `name-2` and so on, numbers in use left out.
+
+    More can be added under the same name later. Raises as `add_account` does.
+    """
+    same = twins(found)
+    if same is not None:
+        who = found[same[0] - 1].email or "without an address"
+        raise RefusedAccount(
+            f"Numbers {same[0]} and {same[1]} of what was given are the same sign-in ({who}), and two accounts would "
+            "take its refresh token away from each other; give it once. Nothing was added."
+        )
+    taken = set(Account.objects.filter(name__startswith=f"{name}-").values_list("name", flat=True))
+    free = (numbered for numbered in (f"{name}-{number}" for number in count(1)) if numbered not in taken)
+    names = list(islice(free, len(found)))
+    with transaction.atomic():
+        for numbered, imported in zip(names, found, strict=True):
+            add_account(numbered, imported, options, keys, by=by)
+    return names
 
 
 def replace_credentials(
@@ -235,6 +291,7 @@ def replace_credentials(
         if account is None:
             raise RefusedAccount(f"There is no account named {name}, so nothing can be replaced; add it first.")
         _require_same_identity(account, imported.credentials)
+        _require_no_older(account, imported.credentials, keys)
         written = _fill(account, imported, options, keys)
         if account.state in FORGOTTEN:
             account.state, account.state_reason, account.state_until = State.ACTIVE.value, "", None
@@ -254,16 +311,35 @@ def _write_unchanged(account: Account, fields: Sequence[str], by: str) -> bool:
         return note_event(account.id, What.SIGNED_IN, "", by)
 
 
-def _require_new_identity(imported: Imported) -> None:
+def _require_new_identity(imported: Imported, keys: Sequence[str]) -> None:
     credentials = imported.credentials
-    if not isinstance(credentials, CodexCredentials) or not (credentials.account_id and imported.email):
+    if not isinstance(credentials, CodexCredentials):
         return
-    # Members of a workspace share its id, and one person may be in several: both together are one sign-in.
-    known = Account.objects.filter(account_id=credentials.account_id, email=imported.email).first()
-    if known is not None:
+    for known in Account.objects.filter(kind=Kind.CODEX.value, account_id=credentials.account_id):
+        stored = _stored_sign_in(known, keys) or CodexCredentials("-", "-", account_id=known.account_id)
+        if same_sign_in(imported, Imported(stored, known.email)):
+            raise RefusedAccount(
+                f"This sign-in is in the pool as {known.name} already; use --replace with that name to renew it."
+            )
+
+
+def _require_no_older(account: Account, credentials: Credentials, keys: Sequence[str]) -> None:
+    """The token in a file that was given before has been used up since: stored, it would end the account."""
+    stored = _stored_sign_in(account, keys)
+    if stored is not None and isinstance(credentials, CodexCredentials) and is_outdated(credentials, stored):
         raise RefusedAccount(
-            f"This sign-in is in the pool as {known.name} already; use --replace with that name to renew it."
+            f"{account.name} holds a newer sign-in than this one, whose refresh token has been used since; nothing was "
+            f"changed. If it has to be renewed, sign in again with `codex login` or login_account {account.name}."
         )
+
+
+def _stored_sign_in(account: Account, keys: Sequence[str]) -> CodexCredentials | None:
+    """What the account holds; None if there is nothing, nothing that can be opened, or no sign-in."""
+    try:
+        stored = unseal(account.credentials, keys) if account.credentials else None
+    except (WrongTokenKey, BrokenCredentials):
+        return None
+    return stored if isinstance(stored, CodexCredentials) else None
 
 
 def _require_same_identity(account: Account, credentials: Credentials) -> None:
@@ -289,6 +365,7 @@ def _fill(account: Account, imported: Imported, options: Options, keys: Sequence
         "email": imported.email,
         "plan_type": imported.plan_type,
         "credentials": seal(imported.credentials, keys),
+        "proxy": None if options.proxy is None else seal_text(options.proxy, keys),
     }
     if isinstance(imported.credentials, CodexCredentials):
         values["account_id"] = imported.credentials.account_id
@@ -302,38 +379,20 @@ def _fill(account: Account, imported: Imported, options: Options, keys: Sequence
     return list(given)
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """What became of the accounts' credentials: sealed anew, sealed with the newest key before, not to be opened.
+def set_proxy(name: str, proxy: str, keys: Sequence[str], *, by: str = COMMAND_LINE) -> bool:
+    """Give the account `name` a `proxy` of its own, one that `clean_proxy` has returned, or none for an empty one.
 
-    `left` counts those that others changed at the same time; they may have an older key.
+    Returns whether that is a change. Raises `RefusedAccount` when there is no such account, and `InvalidTokenKey`.
     """
-
-    sealed: int
-    newest: int
-    unopened: tuple[str, ...]
-    left: int
-
-
-def rotate_keys(keys: Sequence[str]) -> Rotation:
-    """Seal all credentials with the first of `keys`, each on its own, so that it can be stopped and begun again.
-
-    Raises `InvalidTokenKey`. A gateway that was started with other keys cannot open what this has sealed.
-    """
-    sealed = newest = left = 0
-    unopened = []
-    for account in Account.objects.exclude(credentials="").only("name", "credentials"):
-        if has_newest_key(account.credentials, keys):
-            newest += 1
-            continue
-        try:
-            anew = seal(unseal(account.credentials, keys), keys)
-        except (WrongTokenKey, BrokenCredentials):
-            unopened.append(account.name)
-            continue
-        unchanged = Account.objects.filter(id=account.id, credentials=account.credentials)
-        if unchanged.update(credentials=anew) == 1:
-            sealed += 1
-        else:
-            left += 1
-    return Rotation(sealed, newest, tuple(unopened), left)
+    account = Account.objects.filter(name=name).only("proxy").first()
+    if account is None:
+        raise RefusedAccount(f"There is no account named {name}.")
+    try:
+        if (proxy_of(account, keys) or "") == proxy:
+            return False
+    except WrongTokenKey:
+        pass  # one that cannot be opened is replaced
+    with transaction.atomic():
+        Account.objects.filter(id=account.id).update(proxy=seal_text(proxy, keys))
+        note_event(account.id, What.PROXY_CHANGED, shown_proxy(proxy) if proxy else "none any more", by)
+    return True

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 
-from asgiref.sync import async_to_sync
 from celery import shared_task
-from django.conf import settings
 
-from accounts import upkeep
-from accounts.issuer import read_issuer
-from accounts.tokens import Refresher, run_in_caller
-from accounts.web import Web
+from accounts import probes, upkeep
+from accounts.errand import with_asker
 
 # Seconds after which a worker ends a task. A refresh that was begun must not be cut off, so they are well beyond
 # what the functions themselves allow.
@@ -27,31 +22,24 @@ def recover_limited() -> str:
 
 @shared_task(name="accounts.refresh_tokens", time_limit=LONG)  # type: ignore[untyped-decorator]
 def refresh_tokens() -> str:
-    return async_to_sync(_refresh_tokens)()
+    return with_asker(lambda asker: upkeep.refresh_tokens(asker, time.time()))
 
 
 @shared_task(name="accounts.poll_usage", time_limit=LONG)  # type: ignore[untyped-decorator]
 def poll_usage() -> str:
-    return async_to_sync(_poll_usage)()
+    return with_asker(lambda asker: upkeep.poll_usage(asker, time.time()))
 
 
-async def _refresh_tokens() -> str:
-    async with Web() as web:
-        refresher = _refresher(web)
-        try:
-            return await upkeep.refresh_tokens(refresher, run_in_caller, settings.TOKEN_KEYS, time.time())
-        finally:
-            await refresher.close()
+@shared_task(name="accounts.poll_models", time_limit=LONG)  # type: ignore[untyped-decorator]
+def poll_models() -> str:
+    return with_asker(upkeep.poll_models)
 
 
-async def _poll_usage() -> str:
-    async with Web() as web:
-        refresher = _refresher(web)
-        try:
-            return await upkeep.poll_usage(web.fetch, refresher, run_in_caller, settings.TOKEN_KEYS, time.time())
-        finally:
-            await refresher.close()
+@shared_task(name="accounts.find_models", time_limit=LONG)  # type: ignore[untyped-decorator]
+def find_models() -> str:
+    return with_asker(lambda asker: upkeep.poll_models(asker, unknown_only=True))
 
 
-def _refresher(web: Web) -> Refresher:
-    return Refresher(web.post, run_in_caller, read_issuer(os.environ), settings.TOKEN_KEYS)
+@shared_task(name="accounts.probe_circuits", time_limit=LONG)  # type: ignore[untyped-decorator]
+def probe_circuits() -> str:
+    return with_asker(lambda asker: probes.probe_circuits(asker, time.time))

@@ -22,7 +22,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from accounts.auth_json import token_expiry
-from accounts.credentials import BrokenCredentials, CodexCredentials, WrongTokenKey, seal, unseal
+from accounts.credentials import BrokenCredentials, CodexCredentials, WrongTokenKey, proxy_of, seal, unseal
 from accounts.models import Account, TokenLease
 from accounts.registry import MARKABLE, StateChange
 from accounts.states import Kind, State
@@ -48,15 +48,18 @@ class Wanted:
     """A refresh that somebody wants at `now` (unix seconds).
 
     `refused` is the access token that the upstream has just refused; without it the refresh is for one that is
-    about to expire.
+    about to expire, or with `forced` for one that somebody wants to see replaced, and that at once.
     """
 
     account: int
     now: float
     refused: str | None = field(default=None, repr=False)
+    forced: bool = False
 
     def is_due(self, credentials: CodexCredentials) -> bool:
         """Whether `credentials` have to be refreshed; if not they are good, for all that is known."""
+        if self.forced:
+            return True
         if self.refused is not None:
             return credentials.access_token == self.refused
         expiry = token_expiry(credentials.access_token)
@@ -73,13 +76,14 @@ class Wanted:
 class Held:
     """The lease is ours: send `credentials.refresh_token` once, and give the result to one of the functions below.
 
-    `abandoned` tells that the last holder did not give it back.
+    `abandoned` tells that the last holder did not give it back; by `proxy` alone, if there is one, it is sent.
     """
 
     account: int
     owner: str
     credentials: CodexCredentials
     abandoned: bool
+    proxy: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,29 +112,35 @@ Claim: TypeAlias = Held | Fresh | Busy | Refused
 def claim(wanted: Wanted, owner: str, keys: Sequence[str]) -> Claim:
     """Take the lease if a refresh is due, allowed, and nobody else is at it. `owner` must be new for each claim."""
     found = _look(wanted, keys)
-    if not isinstance(found, CodexCredentials):
+    if not isinstance(found, _SignIn):
         return found
     lease, _ = TokenLease.objects.get_or_create(account_id=wanted.account)
-    if lease.next_try_at is not None and lease.next_try_at.timestamp() > wanted.now:
+    if not wanted.forced and lease.next_try_at is not None and lease.next_try_at.timestamp() > wanted.now:
         return Refused(f"The last try failed: {lease.last_error}", lease.next_try_at.timestamp())
     free = TokenLease.objects.filter(Q(owner="") | Q(until__lte=Now()), account_id=wanted.account)
     if free.update(owner=owner, until=Now() + timedelta(seconds=LEASE_TIME)) == 0:
         return Busy()
     # Only now nobody else can change the tokens; whoever held the lease a moment ago may have done it.
     found = _look(wanted, keys)
-    if not isinstance(found, CodexCredentials):
+    if not isinstance(found, _SignIn):
         _release(wanted.account, owner)
         return found
-    held = Held(wanted.account, owner, found, abandoned=lease.owner != "")
-    if not wanted.is_hopeless(found):
+    held = Held(wanted.account, owner, found.credentials, abandoned=lease.owner != "", proxy=found.proxy)
+    if not wanted.is_hopeless(found.credentials):
         return held
     why = "The upstream refuses a token that was made just now."
     newer = give_up(held, why, keys)
     return Refused(why) if newer is None else Fresh(newer)
 
 
-def _look(wanted: Wanted, keys: Sequence[str]) -> CodexCredentials | Fresh | Refused:
-    """The credentials to refresh, or why that is not to be done."""
+@dataclass(frozen=True, slots=True)
+class _SignIn:
+    credentials: CodexCredentials
+    proxy: str | None
+
+
+def _look(wanted: Wanted, keys: Sequence[str]) -> _SignIn | Fresh | Refused:
+    """The credentials to refresh and the way to do it, or why that is not to be done."""
     account = Account.objects.filter(id=wanted.account).first()
     if account is None:
         return Refused("The account is gone.")
@@ -139,7 +149,12 @@ def _look(wanted: Wanted, keys: Sequence[str]) -> CodexCredentials | Fresh | Ref
     credentials = sign_in_of(account, keys)
     if credentials is None:
         return Refused("The account has no sign-in that could be refreshed.")
-    return credentials if wanted.is_due(credentials) else Fresh(credentials)
+    if not wanted.is_due(credentials):
+        return Fresh(credentials)
+    try:
+        return _SignIn(credentials, proxy_of(account, keys))
+    except WrongTokenKey as error:
+        return Refused(str(error))
 
 
 def sign_in_of(account: Account, keys: Sequence[str]) -> CodexCredentials | None:

@@ -104,8 +104,8 @@ class Refresher:
         self._running: dict[int, asyncio.Task[Refreshed]] = {}
         self._unstored: dict[int, _Unstored] = {}
 
-    async def refresh(self, account: int, refused: str | None = None) -> Refreshed:
-        """Return good credentials of `account`, refreshed if that is due.
+    async def refresh(self, account: int, refused: str | None = None, *, forced: bool = False) -> Refreshed:
+        """Return good credentials of `account`, refreshed if that is due, or whatever they are if `forced`.
 
         `refused` is the access token that the upstream has answered with 401; without it the expiry decides. A
         refresh goes on when its callers are cancelled, since a token that was sent has to be replaced. What the
@@ -114,7 +114,7 @@ class Refresher:
         while True:
             running = self._running.get(account)
             if running is None:
-                return await asyncio.shield(self._start(account, refused))
+                return await asyncio.shield(self._start(account, refused, forced))
             joined = await asyncio.shield(running)
             if refused is None or joined.credentials is None or joined.credentials.access_token != refused:
                 return joined
@@ -126,13 +126,13 @@ class Refresher:
         for account, unstored in list(self._unstored.items()):
             await self._store(account, unstored)
 
-    def _start(self, account: int, refused: str | None) -> asyncio.Task[Refreshed]:
-        task = asyncio.ensure_future(self._refresh(account, refused))
+    def _start(self, account: int, refused: str | None, forced: bool) -> asyncio.Task[Refreshed]:
+        task = asyncio.ensure_future(self._refresh(account, refused, forced))
         self._running[account] = task
         task.add_done_callback(lambda _: self._running.pop(account))
         return task
 
-    async def _refresh(self, account: int, refused: str | None) -> Refreshed:
+    async def _refresh(self, account: int, refused: str | None, forced: bool) -> Refreshed:
         unstored = self._unstored.get(account)
         if unstored is not None:
             stored = await self._store(account, unstored)
@@ -141,7 +141,7 @@ class Refresher:
                 return Refreshed(Result.FRESH, stored)
         looks = int(LEASE_TIME / self._waiting.look_again)
         for _ in range(looks):
-            wanted = Wanted(account, self._waiting.wall(), refused)
+            wanted = Wanted(account, self._waiting.wall(), refused, forced)
             claim = await self._run(token_store.claim, wanted, uuid.uuid4().hex, self._keys)
             if isinstance(claim, Held):
                 return await self._exchange(claim, wanted)
@@ -163,7 +163,7 @@ class Refresher:
             "refresh_token": held.credentials.refresh_token,
         }
         try:
-            answer = await self._post(self._issuer.token_url, fields)
+            answer = await self._post(self._issuer.token_url, fields, proxy=held.proxy)
             dead = dead_token(answer)
             if dead is not None:
                 return await self._give_up(held, dead)

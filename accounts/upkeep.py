@@ -6,37 +6,25 @@ refreshed under a lease, and every other write is conditional.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
 
-import structlog
 from django.db import transaction
+from django.db.models import Q
 
 from accounts import token_store
-from accounts.base_url import DEFAULT_BASE_URLS, usage_url
-from accounts.credentials import CodexCredentials
-from accounts.issuer import Answer, Fetch, Unreachable
+from accounts.asking import BUDGET, Asked, Asker, accounts_in_words, ask, counted, each, to_be_asked
+from accounts.base_url import models_url, usage_url
+from accounts.issuer import Answer
 from accounts.models import Account
-from accounts.readings import Usage, read_usage
-from accounts.registry import MARKABLE, StateChange
+from accounts.readings import Usage, read_models, read_usage
+from accounts.registry import StateChange
 from accounts.states import Kind, State, What
-from accounts.store import change_state, note_event, save_quota
-from accounts.tokens import Refresher, Result, Run
+from accounts.store import UPKEEP, change_state, note_event, save_models, save_quota
+from accounts.tokens import Result
 
-UPKEEP = "upkeep"
-# So many accounts are worked on at once, and for so many seconds in all.
-AT_ONCE = 8
-BUDGET = 120.0
 # Two ends of a limit that are no further apart, in seconds, are one.
 SAME_END = 60.0
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger("accounts")
 
 
 def recover_limited(now: float) -> str:
@@ -50,20 +38,18 @@ def recover_limited(now: float) -> str:
         for account in over.only("name", "revision")
         if change_state(StateChange(account.id, State.LIMITED, State.ACTIVE, "", revision=account.revision, by=UPKEEP))
     ]
-    return f"The limit is over of {_counted(names)}." if names else "No limit has ended."
+    return f"The limit is over of {counted(names)}." if names else "No limit has ended."
 
 
-async def refresh_tokens(
-    refresher: Refresher, run: Run, keys: Sequence[str], now: float, *, budget: float = BUDGET
-) -> str:
+async def refresh_tokens(asker: Asker, now: float, *, budget: float = BUDGET) -> str:
     """Refresh the tokens that are about to expire at `now` (unix seconds).
 
-    What is not done after `budget` seconds is left; a refresh that has begun goes on in `refresher`.
+    What is not done after `budget` seconds is left; a refresh that has begun goes on in the refresher.
     """
-    accounts = await run(token_store.due, now, keys)
+    accounts = await asker.run(token_store.due, now, asker.keys)
     if not accounts:
         return "No token is about to expire."
-    results = await _each(lambda account: refresher.refresh(account.id), accounts, budget)
+    results = await each(lambda account: asker.refresher.refresh(account.id), accounts, budget)
     names: dict[Result | None, list[str]] = {}
     for account, refreshed in zip(accounts, results, strict=True):
         names.setdefault(None if refreshed is None else refreshed.result, []).append(account.name)
@@ -75,107 +61,89 @@ async def refresh_tokens(
         Result.REFUSED: "not to be refreshed any more",
         None: "not done",
     }
-    told = "; ".join(f"{word}: {_counted(names[result])}" for result, word in words.items() if result in names)
-    return f"Tokens of {_accounts(len(accounts))} were about to expire; {told}."
+    told = "; ".join(f"{word}: {counted(names[result])}" for result, word in words.items() if result in names)
+    return f"Tokens of {accounts_in_words(len(accounts))} were about to expire; {told}."
 
 
-async def poll_usage(
-    fetch: Fetch, refresher: Refresher, run: Run, keys: Sequence[str], now: float, *, budget: float = BUDGET
-) -> str:
+async def poll_usage(asker: Asker, now: float, *, budget: float = BUDGET) -> str:
     """Ask the usage endpoint of every sign-in, at `now` (unix seconds), and keep what it says.
 
     A limit that the endpoint tells, or says to be over, becomes the account's state. Who has not told anything after
     `budget` seconds is left for the next time.
     """
-    accounts = await run(_sign_ins, keys)
+    accounts = await asker.run(to_be_asked, asker.keys, Q(kind=Kind.CODEX))
     if not accounts:
         return "There is no sign-in whose usage could be asked for."
 
-    async def ask(account: _SignIn) -> str:
-        answer = await _ask(account, fetch, refresher, run)
-        if isinstance(answer, str):
-            return answer
-        if answer.status != 200:
-            return f"status {answer.status}"
-        await run(_keep_usage, account, read_usage(answer.body, now))
-        return ""
+    async def keep(account: Asked) -> str:
+        return await _kept(
+            asker, account, usage_url(account.base_url), lambda answer: _keep_usage(account, answer, now)
+        )
 
-    results = await _each(ask, accounts, budget)
+    return _told("usage", accounts, await each(keep, accounts, budget))
+
+
+async def poll_models(asker: Asker, *, unknown_only: bool = False, budget: float = BUDGET) -> str:
+    """Ask every account for its own catalogue of models and keep it; with `unknown_only` those that have none yet."""
+    only = Q(offered_models__isnull=True) if unknown_only else Q()
+    accounts = await asker.run(to_be_asked, asker.keys, only)
+    if not accounts:
+        return "There is no account whose models could be asked for."
+
+    async def keep(account: Asked) -> str:
+        url = models_url(account.base_url, account.kind)
+        return await _kept(asker, account, url, lambda answer: _keep_models(account, answer))
+
+    return _told("models", accounts, await each(keep, accounts, budget))
+
+
+async def _kept(asker: Asker, account: Asked, url: str, keep: Callable[[Answer], str]) -> str:
+    """Ask, and give a good answer to `keep` in the database's thread; why that came to nothing, or nothing."""
+    answer = await ask(account, url, asker)
+    if isinstance(answer, str):
+        return answer
+    if answer.status != 200:
+        return f"status {answer.status}"
+    return await asker.run(keep, answer)
+
+
+def _told(what: str, accounts: Sequence[Asked], whys: Sequence[str | None]) -> str:
     failures = [
         f"{account.name}: {'not done' if why is None else why.rstrip('.')}"
-        for account, why in zip(accounts, results, strict=True)
+        for account, why in zip(accounts, whys, strict=True)
         if why != ""
     ]
     told = len(accounts) - len(failures)
     rest = f"; {len(failures)} did not ({', '.join(failures)})" if failures else ""
-    return f"Asked {_accounts(len(accounts))} for the usage: {told} told it{rest}."
+    pronoun = "it" if what == "usage" else "them"
+    return f"Asked {accounts_in_words(len(accounts))} for the {what}: {told} told {pronoun}{rest}."
 
 
-@dataclass(frozen=True, slots=True)
-class _SignIn:
-    """An account to be asked, as it was before it was asked."""
-
-    id: int
-    name: str
-    url: str
-    state: State
-    state_until: datetime | None
-    plan_type: str
-    revision: int
-    credentials: CodexCredentials
+def _keep_models(account: Asked, answer: Answer) -> str:
+    models = read_models(answer.body)
+    if not models:
+        return "a catalogue without models"
+    save_models(account.id, account.plan_type, models)
+    return ""
 
 
-def _sign_ins(keys: Sequence[str]) -> list[_SignIn]:
-    return [
-        _SignIn(
-            id=account.id,
-            name=account.name,
-            url=usage_url(account.base_url or DEFAULT_BASE_URLS[Kind.CODEX]),
-            state=State(account.state),
-            state_until=account.state_until,
-            plan_type=account.plan_type,
-            revision=account.revision,
-            credentials=credentials,
-        )
-        for account in Account.objects.filter(kind=Kind.CODEX, state__in=MARKABLE)
-        if (credentials := token_store.sign_in_of(account, keys)) is not None
-    ]
-
-
-async def _ask(account: _SignIn, fetch: Fetch, refresher: Refresher, run: Run) -> Answer | str:
-    """The endpoint's answer, asked once more with new tokens when it refuses the old ones; or why there is none."""
-    try:
-        answer = await fetch(account.url, _headers(account.credentials))
-        if answer.status != 401:
-            return answer
-        refreshed = await refresher.refresh(account.id, refused=account.credentials.access_token)
-        if refreshed.credentials is None:
-            return refreshed.why
-        return await fetch(account.url, _headers(refreshed.credentials))
-    except Unreachable as error:
-        return str(error)
-
-
-def _headers(credentials: CodexCredentials) -> dict[str, str]:
-    headers = {"authorization": f"Bearer {credentials.bearer}"}
-    if credentials.account_id:
-        headers["chatgpt-account-id"] = credentials.account_id
-    return headers
-
-
-def _keep_usage(account: _SignIn, usage: Usage) -> None:
+def _keep_usage(account: Asked, answer: Answer, now: float) -> str:
+    usage = read_usage(answer.body, now)
     _keep_limit(account, usage)
     plan = usage.quota.plan
     if plan is not None and plan.name != account.plan_type:
         with transaction.atomic():
-            if Account.objects.filter(id=account.id, plan_type=account.plan_type).update(plan_type=plan.name):
+            if Account.objects.filter(id=account.id, plan_type=account.plan_type).update(
+                plan_type=plan.name, offered_models=None
+            ):
                 note_event(
                     account.id, What.PLAN_CHANGED, f"from {account.plan_type or 'unknown'} to {plan.name}", UPKEEP
                 )
     save_quota(account.id, usage.quota)
+    return ""
 
 
-def _keep_limit(account: _SignIn, usage: Usage) -> None:
+def _keep_limit(account: Asked, usage: Usage) -> None:
     """Make what the endpoint says the account's state, unless that has changed since: traffic knows better then."""
     if usage.until is not None:
         known = account.state_until.timestamp() if account.state_until is not None else 0.0
@@ -186,34 +154,5 @@ def _keep_limit(account: _SignIn, usage: Usage) -> None:
         _change(account, State.ACTIVE, "", None)
 
 
-def _change(account: _SignIn, to: State, reason: str, until: float | None) -> None:
+def _change(account: Asked, to: State, reason: str, until: float | None) -> None:
     change_state(StateChange(account.id, account.state, to, reason, until, revision=account.revision, by=UPKEEP))
-
-
-async def _each(work: Callable[[T], Awaitable[R]], items: Sequence[T], budget: float) -> list[R | None]:
-    """Do `work` for each item, some at once; None for one that failed by a defect or was not done in time."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: T) -> R:
-        async with gate:
-            return await work(item)
-
-    tasks = [asyncio.ensure_future(one(item)) for item in items]
-    _, late = await asyncio.wait(tasks, timeout=budget)
-    for task in late:
-        task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            # One account must not keep the others from being looked after.
-            log.error("account_upkeep_failed", exc_info=result)
-    return [None if isinstance(result, BaseException) else result for result in results]
-
-
-def _accounts(number: int) -> str:
-    return f"{number} account{'' if number == 1 else 's'}"
-
-
-def _counted(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    return f"{_accounts(len(ordered))} ({', '.join(ordered)})"

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 
 import httpx
 import msgspec
 
+from accounts.http_clients import HttpClients
 from accounts.issuer import Answer, Unreachable
+from accounts.proxy import ProxyTransport
+from accounts.trust import trusted
 
 # Seconds for one exchange in all. It must be shorter than a lease on a token, see `token_store`.
 TIMEOUT = 30.0
-MAX_ANSWER = 1024 * 1024
+# Seconds for closing a connection in good order.
+CLOSE_TIMEOUT = 2.0
+MAX_ANSWER = 4 * 1024 * 1024
 
 
 class Web:
-    """Asks issuers and usage endpoints. Use it as an async context manager; it owns its client and closes it.
+    """Asks issuers and usage endpoints. Use it as an async context manager; it owns its clients and closes them.
 
     Answers are not followed elsewhere, and the environment's proxy variables do not apply: what is sent here are
     tokens, and they go to the address they are meant for.
@@ -25,13 +30,8 @@ class Web:
 
     def __init__(self, network: httpx.AsyncBaseTransport | None = None, timeout: float = TIMEOUT) -> None:
         self._timeout = timeout
-        self._client = httpx.AsyncClient(
-            transport=network,
-            trust_env=False,
-            follow_redirects=False,
-            timeout=timeout,
-            headers={"user-agent": "pointsman", "accept": "application/json"},
-        )
+        self._network = network
+        self._clients = HttpClients(self._make_client, CLOSE_TIMEOUT)
 
     async def __aenter__(self) -> Web:
         return self
@@ -39,28 +39,46 @@ class Web:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.aclose()
+        await self._clients.close()
 
-    async def post(self, url: str, fields: Mapping[str, str], *, form: bool = False) -> Answer:
+    async def keep(self, proxies: Collection[str]) -> None:
+        """Let go of the connections by all other proxies, when what is asked by them is answered."""
+        await self._clients.keep(proxies)
+
+    async def post(
+        self, url: str, fields: Mapping[str, str], *, form: bool = False, proxy: str | None = None
+    ) -> Answer:
         """See `Post`."""
-        if form:
-            return await self._ask(self._client.build_request("POST", url, data=dict(fields)))
-        return await self._ask(self._client.build_request("POST", url, json=dict(fields)))
+        async with self._clients.borrowed(proxy) as client:
+            if form:
+                return await self._ask(client, client.build_request("POST", url, data=dict(fields)))
+            return await self._ask(client, client.build_request("POST", url, json=dict(fields)))
 
-    async def fetch(self, url: str, headers: Mapping[str, str]) -> Answer:
+    async def fetch(self, url: str, headers: Mapping[str, str], proxy: str | None = None) -> Answer:
         """See `Fetch`."""
-        return await self._ask(self._client.build_request("GET", url, headers=dict(headers)))
+        async with self._clients.borrowed(proxy) as client:
+            return await self._ask(client, client.build_request("GET", url, headers=dict(headers)))
 
-    async def _ask(self, request: httpx.Request) -> Answer:
+    def _make_client(self, proxy: str | None) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=self._network if proxy is None else ProxyTransport(proxy),
+            verify=trusted(),
+            trust_env=False,
+            follow_redirects=False,
+            timeout=self._timeout,
+            headers={"user-agent": "pointsman", "accept": "application/json"},
+        )
+
+    async def _ask(self, client: httpx.AsyncClient, request: httpx.Request) -> Answer:
         content = b""
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.send(request, stream=True)
+                response = await client.send(request, stream=True)
                 try:
                     async for chunk in response.aiter_bytes():
                         content += chunk
                         if len(content) > MAX_ANSWER:
-                            raise Unreachable(f"{request.url.host} sent an answer of more than 1 MiB.")
+                            raise Unreachable(f"{request.url.host} sent an answer of more than 4 MiB.")
                 finally:
                     await response.aclose()
         except TimeoutError:

@@ -17,6 +17,8 @@ from typing import TypeVar
 from docs.samples import SAMPLES, Met, Sample, unsampled
 from gateway.conf import MIB, Tunables, variable
 from gateway.consumers.render import failed, frame
+from gateway.continuity.leases import TRANSITIONS as LEASE_TRANSITIONS
+from gateway.continuity.leases import LeaseState
 from gateway.turns.answers import Answer, answer
 from gateway.turns.request import Route
 from gateway.turns.turn import ANY, MOVABLE, RULES, TRANSITIONS, BodyKind, Phase, Rule
@@ -52,14 +54,20 @@ def lane_states() -> str:
     return diagram(LANE_TRANSITIONS, first=LaneState.CONNECTING, last=LaneState.CLOSED)
 
 
-def diagram(transitions: Mapping[tuple[State, Step], State], first: State, last: State) -> str:
+def lease_states() -> str:
+    """The life of a lease."""
+    return diagram(LEASE_TRANSITIONS, first=LeaseState.FREE, last=None)
+
+
+def diagram(transitions: Mapping[tuple[State, Step], State], first: State, last: State | None) -> str:
     """A transition table as a Mermaid state diagram, parallel steps on one arrow."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, step), target in transitions.items():
         arrows.setdefault((state.value, target.value), []).append(step.value)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first.value}"]
     lines += [f"    {source} --> {target}: {', '.join(steps)}" for (source, target), steps in arrows.items()]
-    return "\n".join([*lines, f"    {last.value} --> [*]", "```"])
+    end = [] if last is None else [f"    {last.value} --> [*]"]
+    return "\n".join([*lines, *end, "```"])
 
 
 def decisions() -> str:
@@ -124,6 +132,8 @@ def _cells(met: Met, told: Answer) -> tuple[str, str, str]:
             return "", f"handshake: {_http(told)}", ""
         case Met.BEFORE_A_TURN:
             return _http(told), "handshake: the same", ""
+        case Met.WITHOUT_A_TURN:
+            return _http(told), "", ""
         case Met.ANYWHERE:
             return _http(told), _websocket(told), f"`{_failed_code(told)}`"
 
@@ -161,7 +171,11 @@ def settings() -> str:
     return table(("variable", "default", "unit", "meaning"), rows)
 
 
-def _readable(value: float, unit: str) -> str:
+def _readable(value: float | str, unit: str) -> str:
+    if isinstance(value, str):
+        return f"`{value}`"
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if unit == "bytes" and value % MIB == 0:
         return f"{value:.0f} ({value / MIB:.0f} MiB)"
     if unit == "seconds" and value >= 3600 and value % 3600 == 0:
@@ -182,6 +196,7 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "turn": turn_states,
     "lane": lane_states,
+    "lease": lease_states,
     "decisions": decisions,
     "answers": answers,
     "settings": settings,

@@ -10,17 +10,23 @@ from gateway.errors import (
     AccountsLimited,
     ClientLost,
     ConnectFailed,
+    ConversationStuck,
     GatewayError,
     InvalidBody,
+    KeyLimited,
     LedgerUnavailable,
     LivenessExpired,
+    ModelNotAllowed,
     NoUsableAccount,
     Overloaded,
     OwnerBusy,
     OwnerGone,
+    OwnersDisagree,
     Refusal,
+    ResponseNotFound,
     Stopping,
     Unauthorized,
+    UpstreamEnded,
     UpstreamLost,
     UpstreamRefused,
     UpstreamSilent,
@@ -34,6 +40,7 @@ class Met(Enum):
     ANYWHERE = auto()
     HANDSHAKE_ONLY = auto()
     BEFORE_A_TURN = auto()
+    WITHOUT_A_TURN = auto()
     NOWHERE = auto()
 
 
@@ -53,15 +60,21 @@ class Sample:
 
 SAMPLES = (
     Sample(InvalidBody("", code="body_too_large"), "the code says what is wrong"),
+    Sample(ModelNotAllowed("")),
     Sample(Unauthorized(""), met=Met.BEFORE_A_TURN),
+    Sample(ResponseNotFound(""), "a stored response that is asked for", met=Met.WITHOUT_A_TURN),
     Sample(WebSocketUnavailable(""), met=Met.HANDSHAKE_ONLY),
+    Sample(KeyLimited("", code="key_requests_per_minute", retry_after=7, resets_at=1796000000), "back within a minute"),
+    Sample(KeyLimited("", code="key_tokens_per_day", retry_after=90, resets_at=1796000000), "back later"),
     Sample(Overloaded("", retry_after=7), "the code names the limit, the seconds are measured"),
     Sample(LedgerUnavailable("", retry_after=2)),
     Sample(Stopping("", retry_after=2)),
     Sample(NoUsableAccount("")),
+    Sample(ConversationStuck(""), "one account could take it, and cannot be used"),
     Sample(AccountsLimited("", resets_at=1796000000)),
     Sample(OwnerGone("")),
     Sample(OwnerBusy("")),
+    Sample(OwnersDisagree("")),
     Sample(ConnectFailed("")),
     Sample(UpstreamRefused(Refusal(401)), "401 or 403"),
     Sample(UpstreamRefused(Refusal(429, type="usage_limit_reached", resets_at=1796000000.0)), "429 with a usage limit"),
@@ -69,6 +82,7 @@ SAMPLES = (
     Sample(UpstreamRefused(Refusal(503, code="server_is_overloaded")), "503, `server_is_overloaded` or any 5xx"),
     Sample(UpstreamRefused(Refusal(422, code="unknown_parameter")), "any other 4xx, passed on"),
     Sample(UpstreamLost("")),
+    Sample(UpstreamEnded("")),
     Sample(UpstreamSilent("")),
     Sample(LivenessExpired("")),
     Sample(ClientLost(""), met=Met.NOWHERE),

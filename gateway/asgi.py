@@ -13,6 +13,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 
 from django.conf import settings
 from django.core.asgi import get_asgi_application
+from django.utils.module_loading import import_string
 
 django_app = get_asgi_application()
 
@@ -28,7 +29,8 @@ class Gateway:
 
     def __init__(self) -> None:
         self._runtime: Runtime | None = None
-        self._app = traffic_app(self.gate, cast(App, django_app))
+        self._peer_port: int | None = None
+        self._app = traffic_app(self.gate, cast(App, django_app), import_string(settings.ADMIN_SOCKETS), self.peer_port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -42,10 +44,18 @@ class Gateway:
             raise RuntimeError("the gateway was not started: the server must speak lifespan, or use manage.py serve")
         return self._runtime.gate
 
-    async def startup(self) -> None:
-        """Start the runtime on the running loop; raises `StoreError`."""
+    def peer_port(self) -> int | None:
+        """The port for other replicas. A server that opened none serves nobody there."""
+        return self._peer_port
+
+    async def startup(self, peer_url: str = "", peer_port: int = 0) -> None:
+        """Start the runtime on the running loop; raises `StoreError`.
+
+        Other replicas reach this process at `peer_url`, if its server has opened `peer_port` for them.
+        """
+        self._peer_port = peer_port
         runtime = real_runtime(settings.GATEWAY, settings.TOKEN_KEYS, with_chores=not settings.CELERY_BROKER_URL)
-        await runtime.start()
+        await runtime.start(peer_url)
         self._runtime = runtime
 
     async def shutdown(self) -> None:

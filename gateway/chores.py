@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import structlog
 
 from accounts import upkeep
-from accounts.tokens import Refresher, Run
-from accounts.web import Web
+from accounts.asking import Asker
+from accounts.probes import probe_circuits
+from gateway import housekeeping
 from gateway.clock import Clock
 from gateway.conf import Tunables
-from gateway.continuity.purge import purge
-from gateway.turns.ledger_store import prune
+from gateway.drains import finish_drains
 
 log = structlog.get_logger("gateway.chores")
 
@@ -55,33 +55,23 @@ class Chores:
                 log.exception("chore_failed", chore=chore.name)
 
 
-def pool_chores(run: Run, web: Web, refresher: Refresher, keys: Sequence[str], tunables: Tunables) -> list[Chore]:
-    """Everything that keeps accounts, sessions and ledger in order."""
+def pool_chores(asker: Asker, tunables: Tunables, now: Callable[[], float]) -> list[Chore]:
+    """Everything that keeps accounts, sessions and ledger in order; `now` is unix time."""
+    run = asker.run
 
-    def now() -> float:
-        return datetime.now(UTC).timestamp()
-
-    async def recover() -> str:
-        return await run(upkeep.recover_limited, now())
-
-    async def refresh() -> str:
-        return await upkeep.refresh_tokens(refresher, run, keys, now())
-
-    async def poll() -> str:
-        return await upkeep.poll_usage(web.fetch, refresher, run, keys, now())
-
-    async def purge_sessions() -> str:
-        soft, stale = timedelta(seconds=tunables.soft_session_ttl), timedelta(seconds=tunables.stale_owner_age)
-        return f"Purged: {await run(purge, datetime.now(UTC), soft, stale)}."
-
-    async def prune_turns() -> str:
-        older = datetime.now(UTC) - timedelta(seconds=tunables.turn_retention)
-        return f"Pruned {await run(prune, older)} turns."
+    def moment() -> datetime:
+        return datetime.fromtimestamp(now(), UTC)
 
     return [
-        Chore("recover_limited", 10.0, recover),
-        Chore("refresh_tokens", MINUTE, refresh),
-        Chore("poll_usage", 5 * MINUTE, poll),
-        Chore("purge_stale_owners", HOUR, purge_sessions),
-        Chore("prune_turns", HOUR, prune_turns),
+        Chore("count_turns", 15.0, lambda: run(housekeeping.count_turns, moment())),
+        Chore("forget_old", HOUR, lambda: run(housekeeping.forget, moment())),
+        Chore("recover_limited", 10.0, lambda: run(upkeep.recover_limited, now())),
+        Chore("refresh_tokens", MINUTE, lambda: upkeep.refresh_tokens(asker, now())),
+        Chore("finish_drains", 10.0, lambda: run(finish_drains, moment())),
+        Chore("probe_circuits", 10.0, lambda: probe_circuits(asker, now)),
+        Chore("poll_usage", 5 * MINUTE, lambda: upkeep.poll_usage(asker, now())),
+        Chore("poll_models", HOUR, lambda: upkeep.poll_models(asker)),
+        Chore("find_models", 5 * MINUTE, lambda: upkeep.poll_models(asker, unknown_only=True)),
+        Chore("purge_stale_owners", HOUR, lambda: run(housekeeping.purge_stale_owners, moment(), tunables)),
+        Chore("prune_turns", HOUR, lambda: run(housekeeping.prune_turns, moment(), tunables)),
     ]

@@ -8,8 +8,10 @@ is changed while the process runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+
+from accounts.selection import Strategy
 
 MIB = 1024 * 1024
 
@@ -30,9 +32,13 @@ def _count(default: int, meaning: str) -> int:
     return field(default=default, metadata={"unit": "count", "meaning": meaning})
 
 
+def _flag(default: bool, meaning: str) -> bool:
+    return field(default=default, metadata={"unit": "on or off", "meaning": meaning})
+
+
 @dataclass(frozen=True, slots=True)
 class Tunables:
-    """Times and sizes of the traffic path.
+    """Times, sizes and choices of the traffic path.
 
     Each field's metadata holds its `unit` and its `meaning`, Markdown for the table in `docs/design.md`.
     """
@@ -83,14 +89,34 @@ class Tunables:
         256 * MIB, "The same for all clients together; beyond it the one that is furthest behind is cut."
     )
     close_timeout: float = _seconds(2.0, "Closing a connection in good order; then it is aborted.")
+    lease_ttl: float = _seconds(
+        30.0,
+        "How long a process that was not heard of keeps what it owns. It is heard of three times as often; the clocks "
+        "of several machines need not agree.",
+    )
     soft_session_ttl: float = _seconds(
         30 * 60.0, "How long a conversation without bound state prefers the account that carried it last."
     )
     stale_owner_age: float = _seconds(
         6 * 3600.0, "A conversation unused for so long lets go of an account that nobody can use; marked, then deleted."
     )
+    migrate_conversations: bool = _flag(
+        False,
+        "Whether a conversation may leave an account that will not be usable within 10 minutes, dropping the model's "
+        "reasoning, which no other account can read, where nothing else ties it. An API key may say otherwise.",
+    )
     turn_retention: float = _seconds(30 * 86400.0, "Turns in the ledger are deleted when they are older.")
     drain_timeout: float = _seconds(60.0, "At shutdown, for running turns to end; then they are ended, each answered.")
+    selection_strategy: Strategy = field(
+        default=Strategy.CAPACITY_WEIGHTED,
+        metadata={
+            "unit": "name",
+            "meaning": "Which of the accounts with the lowest priority number is tried first. `capacity_weighted`: the "
+            "one with the smallest share of its streams in use and of its usage windows used up. `round_robin`: each "
+            "in turn. `least_used`: the one with most left of its usage windows. `fill_first`: the most used one, so "
+            "that the others stay fresh. `priority`: always in the same order.",
+        },
+    )
     header_wait: float = _seconds(
         45.0,
         "How long a streamed HTTP answer holds its headers back for the first event, so that a refusal is a status.",
@@ -100,6 +126,8 @@ class Tunables:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
+            if isinstance(value, str | bool):
+                continue
             if not (math.isfinite(value) and value > 0):
                 raise SettingError(f"{variable(each.name)} must be a number greater than zero, not {value}.")
         if self.max_body_bytes > self.admission_bytes:
@@ -123,17 +151,40 @@ def variable(name: str) -> str:
     return f"GATEWAY_{name.upper()}"
 
 
+_FLAGS = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+
+
+def _flag_of(text: str) -> bool:
+    if text.lower() not in _FLAGS:
+        raise ValueError(text)
+    return _FLAGS[text.lower()]
+
+
+_CONVERTERS: Mapping[str, Callable[[str], float | int | bool | Strategy]] = {
+    "float": float,
+    "int": int,
+    "bool": _flag_of,
+    "Strategy": Strategy,
+}
+_KINDS = {
+    "float": "a number of seconds",
+    "int": "a whole number",
+    "bool": "on or off",
+    "Strategy": f"one of {', '.join(Strategy)}",
+}
+
+
 def read_tunables(environ: Mapping[str, str]) -> Tunables:
     """Build the tunables from `environ`; raises `SettingError` for a value that is no number or cannot work."""
-    values: dict[str, float | int] = {}
+    values: dict[str, float | int | bool | Strategy] = {}
     for each in fields(Tunables):
         text = environ.get(variable(each.name))
         if text is None:
             continue
-        convert = int if each.type == "int" else float
+        convert = _CONVERTERS[str(each.type)]
         try:
             values[each.name] = convert(text)
         except ValueError:
-            kind = "a whole number" if convert is int else "a number of seconds"
+            kind = _KINDS[str(each.type)]
             raise SettingError(f"{variable(each.name)} must be {kind}, not {text!r}.") from None
     return Tunables(**values)  # type: ignore[arg-type]  # each value was converted by its field's own type

@@ -8,15 +8,63 @@ connections.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import InterfaceError, OperationalError, connection, connections
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+# Bytes of the smallest page that SQLite knows.
+SMALLEST_DATABASE = 512
+
+
+class DatabaseFile:
+    """Notices that the file of an SQLite database is no longer the one that was opened.
+
+    A process goes on writing into a file that was deleted, or emptied, as if nothing had happened; all is lost at
+    its end.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._opened = self._identity()
+
+    def problem(self) -> str:
+        """What is wrong with the file, empty if nothing is; without a file, as on a server, nothing can be."""
+        if self._path is None:
+            return ""
+        if self._opened is None:
+            self._opened = self._identity()
+        # Never opened here: closing it would end every lock that SQLite holds on it for this process (fcntl(2)).
+        found = self._look()
+        if found is None or (found.st_dev, found.st_ino) != self._opened:
+            return "the database file was deleted or replaced; stop the gateway and restore the file"
+        whole = found.st_size >= SMALLEST_DATABASE
+        return "" if whole else "the database file was emptied; stop the gateway and restore the file"
+
+    def _identity(self) -> tuple[int, int] | None:
+        found = self._look()
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _look(self) -> os.stat_result | None:
+        try:
+            return os.stat(self._path or "")
+        except OSError:
+            return None
+
+
+def database_file() -> str | None:
+    """The path of the SQLite database that the settings name, None for a server or a database in memory."""
+    if connection.vendor != "sqlite":
+        return None
+    name = str(connection.settings_dict["NAME"])
+    return None if ":memory:" in name or "mode=memory" in name else name
 
 
 class DatabaseThreads:

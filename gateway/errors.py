@@ -3,22 +3,28 @@
 GatewayError
 ├── ClientError                 the request cannot be carried as it is; 400 unless the class says otherwise
 │   ├── InvalidBody             JSON, encoding, size, frame kinds: `code` says which
+│   ├── ModelNotAllowed         the key is not open for the model
 │   ├── WebSocketUnavailable    every account is reached over HTTP (426)
+│   ├── ResponseNotFound        no such stored response of this key (404)
 │   └── Unauthorized            no valid key (401)
 ├── LocalRefusal                this gateway refuses; no upstream was contacted
 │   ├── Overloaded              a limit of ours is reached: `code` names it, `retry_after` says when to come back
+│   ├── KeyLimited              the client's key has reached a limit of its own: `code` names it
 │   ├── LedgerUnavailable       the turn could not be written down, so it was not sent
 │   └── Stopping                the gateway is shutting down
 ├── NoAccount                   no account can take the turn
 │   ├── NoUsableAccount         none exists or all need the operator
-│   └── AccountsLimited         every usable account rests until its reset
+│   │   └── ConversationStuck   the one account that could take it cannot be used
+│   └── AccountsLimited         every usable account rests until its reset, or the one that could take the turn
 ├── OwnerUnavailable            the lane or account that owns the conversation cannot take this continuation
 │   ├── OwnerGone               closed, expired, replaced or another account's
-│   └── OwnerBusy               it is carrying another response
+│   ├── OwnerBusy               it is carrying another response
+│   └── OwnersDisagree          parts of the request belong to different accounts
 ├── UpstreamError               what happened on the way to the account, foreign exceptions already translated
 │   ├── ConnectFailed           nothing was sent: refused, timed out, DNS
 │   ├── UpstreamRefused         a status or error frame before anything ran
 │   ├── UpstreamLost            reset, end of stream, protocol error, after sending
+│   │   └── UpstreamEnded       the stream ended in good order, but without a terminal event
 │   ├── UpstreamSilent          no response start, or no event, in time
 │   └── LivenessExpired         the account's WebSocket stopped answering pings
 └── ClientLost                  the client left or took nothing for too long; nobody is there to be told
@@ -72,6 +78,19 @@ class Unauthorized(ClientError):
     code = "invalid_api_key"
 
 
+class ModelNotAllowed(ClientError):
+    """The key is not open for the model that the request names."""
+
+    code = "model_not_allowed"
+
+
+class ResponseNotFound(ClientError):
+    """The ledger knows no response of this id that was made for this key."""
+
+    status = 404
+    code = "response_not_found"
+
+
 class WebSocketUnavailable(ClientError):
     """No account can be reached by WebSocket; the client should use HTTP. 426 makes the Codex client do so at once."""
 
@@ -91,6 +110,18 @@ class Overloaded(LocalRefusal):
     """A limit of the gateway is reached; `code` names the limit."""
 
     code = "gateway_full"
+
+
+class KeyLimited(LocalRefusal):
+    """The client's key has reached a limit of its own, until `resets_at` (unix seconds) where a window has to end."""
+
+    code = "key_limited"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, retry_after: int = 1, resets_at: int | None = None
+    ) -> None:
+        super().__init__(message, code=code, retry_after=retry_after)
+        self.resets_at = resets_at
 
 
 class LedgerUnavailable(LocalRefusal):
@@ -113,6 +144,12 @@ class NoUsableAccount(NoAccount):
     """No account exists, or every one needs its operator."""
 
     code = "no_accounts"
+
+
+class ConversationStuck(NoUsableAccount):
+    """The conversation is tied to an account that cannot be used, and nothing says when it can be again."""
+
+    code = "conversation_owner_unavailable"
 
 
 class AccountsLimited(NoAccount):
@@ -142,6 +179,12 @@ class OwnerBusy(OwnerUnavailable):
     code = "response_owner_busy"
 
 
+class OwnersDisagree(OwnerUnavailable):
+    """Parts of the request belong to different accounts, so that no account could take all of it."""
+
+    code = "continuity_owner_conflict"
+
+
 class UpstreamError(GatewayError):
     """Something happened between the gateway and the account."""
 
@@ -149,9 +192,16 @@ class UpstreamError(GatewayError):
 
 
 class ConnectFailed(UpstreamError):
-    """No connection could be made, so provably nothing was sent."""
+    """No connection could be made, so provably nothing was sent.
+
+    `resets_at` is when the first of the accounts that are at their limit is back (unix seconds), if there are any.
+    """
 
     code = "upstream_connect_failed"
+
+    def __init__(self, message: str, *, code: str | None = None, resets_at: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.resets_at = resets_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +232,10 @@ class UpstreamLost(UpstreamError):
     """The connection broke after the request was sent; nobody can say what ran, so it is never sent again."""
 
     code = "upstream_connection_lost"
+
+
+class UpstreamEnded(UpstreamLost):
+    """The stream ended in good order, but the response did not end in it."""
 
 
 class UpstreamSilent(UpstreamError):

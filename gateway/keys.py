@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.metering.limits import NO_LIMITS, KeyLimits
+
 PREFIX = "pm"
 LOOKUP_BYTES = 5
 
@@ -30,13 +32,29 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class KeySnapshot:
-    """A stored key as the traffic code knows it."""
+    """A stored key as the traffic code knows it.
+
+    `accounts` None and empty `models` allow all; `migrates` None leaves that to the setting.
+    """
 
     id: int
     name: str
     lookup: str
     digest: str
     enabled: bool = True
+    accounts: frozenset[int] | None = None
+    models: tuple[str, ...] = ()
+    limits: KeyLimits = NO_LIMITS
+    migrates: bool | None = None
+
+    def may_use(self, model: str) -> bool:
+        """Whether the key is open for `model`, by its upstream name."""
+        return not self.models or any(_is_like(model, allowed) for allowed in self.models)
+
+
+def _is_like(model: str, allowed: str) -> bool:
+    """A name that ends in `*` stands for all that begin like it."""
+    return model.startswith(allowed[:-1]) if allowed.endswith("*") else model == allowed
 
 
 def new_key() -> NewKey:
@@ -60,6 +78,11 @@ class KeyRing:
     def replace(self, keys: Sequence[KeySnapshot]) -> None:
         """Know exactly `keys` from now on."""
         self._keys = {key.lookup: key for key in keys if key.enabled}
+        self._by_id = {key.id: key for key in self._keys.values()}
+
+    def by_id(self, number: int) -> KeySnapshot | None:
+        """The key with this id, for a client that another replica has authenticated."""
+        return self._by_id.get(number)
 
     def find(self, text: str) -> KeySnapshot | None:
         """The key that `text` is, or None. The secret is compared in constant time."""

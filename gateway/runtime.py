@@ -7,65 +7,106 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
 
 from accounts.circuit import CircuitState
+from accounts.circuits import Circuits
 from accounts.registry import PoolChange, Registry, Timing
 from accounts.states import State
 from gateway.chores import Chores
+from gateway.circuits import CircuitKeeper
 from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.consumers.base import Check, Gate
-from gateway.continuity.sessions import SessionTable
+from gateway.continuity.rules import SessionKey
+from gateway.continuity.sessions import Departure, Session, SessionTable
 from gateway.errors import LedgerUnavailable, Stopping
-from gateway.keys import KeyRing
+from gateway.forwarding.forwarder import Forwarder
+from gateway.keys import KeyRing, KeySnapshot
+from gateway.metering.meter import Meter
+from gateway.metering.prices import PriceList
+from gateway.replicas.membership import Membership, report_interrupted
+from gateway.replicas.shares import Use
 from gateway.storage import Store, StoreError
 from gateway.turns.backlog import Backlogs
 from gateway.turns.carriage import Carriage
 from gateway.turns.catalogue import Catalogue
+from gateway.turns.choosing import Chooser
 from gateway.turns.dispatch import Engine, Turn
 from gateway.turns.health import Health, TokenRefresher
 from gateway.turns.ledger import Ledger
+from gateway.turns.names import Names
 from gateway.turns.permits import Permits
+from gateway.turns.record import TurnRecord
 from gateway.turns.routing import Router
 from gateway.turns.slots import AccountStreams
+from gateway.turns.stored import StoredCalls
+from gateway.turns.ties import Records, Ties
 from gateway.upstream.connection import Dial
 from gateway.upstream.http import HttpTransport
+from gateway.upstream.peers import PeerTransport
 from gateway.upstream.pool import LanePool
+from gateway.watch import live
+from gateway.watch.reporter import Reporter
 
 log = structlog.get_logger("gateway.runtime")
 
 UPKEEP_INTERVAL = 1.0
 CHORES_INTERVAL = 5.0
-# A replica whose heartbeat is older is dead: three missed beats of ten seconds.
-DEAD_AFTER = timedelta(seconds=30)
 STALLED_AFTER = 2.0
 STORE_PATIENCE = 2.0
-# Each look at other replicas' sessions reaches back this far, for clocks that differ and commits that come late.
+# Each look at other replicas' sessions reaches back this far before the last one that succeeded, for clocks that differ
+# and commits that come late.
 SESSION_OVERLAP = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How accounts are reached; a simulated network takes the place of either half."""
+    """How accounts, and other replicas, are reached; a simulated network takes the place of any part."""
 
     dial: Dial
     http: HttpTransport
     refresher: TokenRefresher
+    peers: PeerTransport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The classes a runtime is made of; a simulation puts one that fails in the place of a real one."""
+
+    permits: type[Permits] = Permits
+    streams: type[AccountStreams] = AccountStreams
+    pool: type[LanePool] = LanePool
+    ledger: type[Ledger] = Ledger
+    sessions: type[SessionTable] = SessionTable
+    health: type[Health] = Health
+    router: type[Router] = Router
+    carriage: type[Carriage] = Carriage
+    membership: type[Membership] = Membership
+
+
+REAL_PARTS = Parts()
 
 
 class Runtime:
     """The running gateway of one event loop."""
 
     def __init__(
-        self, tunables: Tunables, store: Store, clock: Clock, network: Network, chores: Chores | None = None
+        self,
+        tunables: Tunables,
+        store: Store,
+        clock: Clock,
+        network: Network,
+        chores: Chores | None = None,
+        parts: Parts = REAL_PARTS,
+        signing_keys: Sequence[bytes] = (),
     ) -> None:
-        self.id = uuid.uuid4()
+        self.id = clock.new_id()
         self._tunables = tunables
         self._store = store
         self._clock = clock
@@ -73,69 +114,129 @@ class Runtime:
         self._chores = chores
         self._stopping = False
         self._last_tick = clock.monotonic()
+        self._learned_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._closers: set[asyncio.Future[None]] = set()
-        self._build(network)
+        self._peers = network.peers or PeerTransport(tunables)
+        self._signing_keys = signing_keys
+        self._build(network, parts)
 
-    def _build(self, network: Network) -> None:
+    def _build(self, network: Network, parts: Parts) -> None:
         t, clock = self._tunables, self._clock
         timing = Timing(wall=clock.wall, monotonic=clock.monotonic)
         self.keys = KeyRing()
         self.registry = Registry(self._store.load_accounts, self._store.persist_state, timing)
-        self.permits = Permits(t, clock)
-        self.streams = AccountStreams(clock, t.admission_wait)
-        self.pool = LanePool(t, clock, network.dial)
+        self.meter = Meter(clock)
+        self.membership = parts.membership(self.id, self._store, t, clock)
+        self.permits = parts.permits(t, clock, self.meter, self.membership)
+        self.prices, self.names = PriceList(), Names()
+        self.streams = parts.streams(clock, t.admission_wait)
+        self.pool = parts.pool(t, clock, network.dial, self.membership)
         self.http = network.http
-        self.ledger = Ledger(partial(self._store.write_turns, self.id))
-        self.sessions = SessionTable(t.soft_session_ttl)
+        self.ledger = parts.ledger(self._write_turns)
+        self.sessions = parts.sessions(t.soft_session_ttl)
         self._refresher = network.refresher
-        health = Health(self.registry, network.refresher, clock, self._circuits_changed)
-        router = Router(self.registry, health, self.sessions, self.streams, self.pool, clock, self._find_stored)
-        running: set[Turn] = set()
+        circuits = Circuits(writer=str(self.id))
+        self._circuits = CircuitKeeper(circuits, self._store)
+        health = parts.health(self.registry, network.refresher, clock, circuits, self._report_circuits)
+        chooser = Chooser(self.registry, health, self.streams, clock, t.selection_strategy)
+        records = Records(self._find_stored, self._find_session, self._depart)
+        ties = Ties(self.sessions, self.registry, self.pool, clock, records, t.migrate_conversations)
+        router = parts.router(self.registry, chooser, ties, self.streams, clock)
+        running: dict[Turn, None] = {}
         self.engine = Engine(
             replica=str(self.id),
             tunables=t,
             clock=clock,
             router=router,
-            carriage=Carriage(router, self.pool, self.http),
+            carriage=parts.carriage(router, self.pool, self.http),
             pool=self.pool,
+            owned=self.membership,
             ledger=self.ledger,
             health=health,
-            catalogue=Catalogue(self.registry, self.http, clock),
+            stored=StoredCalls(self.registry, router.ties, self.http, clock, self._find_maker),
+            catalogue=Catalogue(self.registry, self.http, self.names, clock),
             running=running,
             backlogs=Backlogs(t.client_buffer_bytes, t.client_buffer_total, running),
+            prices=self.prices,
         )
-        self.gate = Gate(self.keys, self.permits, self.engine, self._note_use, self.readiness, sockets=set())
+        forwarder = Forwarder(
+            self.id,
+            self._signing_keys,
+            self._store,
+            self.pool,
+            clock,
+            peers=lambda: self.membership.peers,
+            tenure=self.membership.tenure,
+        )
+        self.gate = Gate(
+            keys=self.keys,
+            permits=self.permits,
+            engine=self.engine,
+            used=self._note_use,
+            readiness=self.readiness,
+            sockets={},
+            names=self.names,
+            meter=self.meter,
+            look_up_usage=self._look_up_usage,
+            forwarder=forwarder,
+            peers=self._peers,
+            forwards={},
+        )
         self.registry.on_change(self._pool_changed)
+        self.membership.watch(self.pool, self._use, self._limits_changed)
+        snapshot = partial(live.take, self.permits, self.streams, self.pool, running, clock)
+        self._reporter = Reporter(self.id, self._store, self.pool, snapshot)
 
-    async def start(self) -> None:
-        """Load what traffic reads from memory and begin upkeep; raises `StoreError`."""
-        await self._store.register(self.id)
-        report_interrupted(await self._store.close_interrupted(DEAD_AFTER))
-        self.keys.replace(await self._store.load_keys())
+    async def start(self, url: str = "") -> None:
+        """Load what traffic reads from memory and begin upkeep; other replicas reach this one at `url`.
+
+        Raises `StoreError`.
+        """
+        await self.membership.join(url)
+        report_interrupted(await self._store.close_interrupted())
+        await self._load_directory()
         await self._learn_sessions(since=0.0)
         await self.registry.refresh()
         await self.http.warm_up()
         self._spawn(self.ledger.run())
         self._spawn(self.registry.run())
+        self._spawn(self._circuits.run())
         self._spawn(self._upkeep())
+        self._spawn(self._reporter.run())
         if self._chores is not None:
             self._spawn(self._keep_house(self._chores))
 
     async def drain(self) -> None:
         """Take no new turn and let those that run finish; after `DRAIN_TIMEOUT` they are ended, each with an answer."""
         self._stopping = True
-        log.info("stopping", turns=len(self.engine.running), wait=self._tunables.drain_timeout)
         self.permits.stop()
         for socket in tuple(self.gate.sockets):
             socket.drain()
+        log.info(
+            "stopping",
+            turns=len(self.engine.running),
+            lanes=self.pool.summary(),
+            wait=self._tunables.drain_timeout,
+        )
+        await self._leave_idle()
         try:
             async with asyncio.timeout(self._tunables.drain_timeout):
                 await self.permits.all_back()
         except TimeoutError:
-            for turn in tuple(self.engine.running):
+            for turn in (*self.engine.running, *self.gate.forwards):
                 turn.abort(Stopping("The gateway is stopping.", retry_after=2))
             await self._wait_for_the_ended()
+        # Listening to a stored response is no turn: nothing is lost with it, and it is not waited for.
+        for listening in tuple(self.gate.forwards):
+            listening.abort(Stopping("The gateway is stopping.", retry_after=2))
+
+    async def _leave_idle(self) -> None:
+        """Let go of the conversations on which nothing runs, so that other replicas may carry them from now on."""
+        try:
+            await self.membership.leave_idle()
+        except StoreError as error:
+            log.error("leases_not_released", error=type(error).__name__)
 
     async def _wait_for_the_ended(self) -> None:
         try:
@@ -143,7 +244,7 @@ class Runtime:
                 await self.permits.all_back()
         except TimeoutError:
             # A defect, but stopping goes on: the next start closes in the ledger what is still open there.
-            log.error("drain_incomplete", turns=len(self.engine.running))
+            log.error("drain_incomplete", turns=len(self.engine.running), lanes=self.pool.summary())
 
     async def stop(self) -> None:
         """Close what is left, in order: lanes, ledger, upkeep, and the HTTP connections last."""
@@ -157,12 +258,14 @@ class Runtime:
         await asyncio.gather(*self._closers, return_exceptions=True)
         try:
             await self.registry.flush()
+            await self._circuits.flush()
             await self._store.unregister(self.id)
         except StoreError as error:
             # The last marks are lost; whoever starts next finds this process dead and closes what it left open.
             log.error("stop_not_stored", error=type(error).__name__)
         await self._refresher.close()
         await self.http.close()
+        await self._peers.close()
         self._store.close()
 
     async def readiness(self) -> Sequence[Check]:
@@ -171,7 +274,7 @@ class Runtime:
         usable = any(account.state_at(self._clock.wall()) is State.ACTIVE for account in self.registry.accounts)
         lag = now - self._last_tick - UPKEEP_INTERVAL
         return [
-            Check("database", await self._can_write(), "the heartbeat cannot be written"),
+            await self._check_database(),
             Check(
                 "migrations",
                 await self._is_migrated(),
@@ -186,7 +289,7 @@ class Runtime:
         self._tasks.append(asyncio.ensure_future(work))
 
     async def _upkeep(self) -> None:
-        """Once a second: lanes, then keys; every tenth time the heartbeat, dead processes, and when keys were used."""
+        """Once a second: lanes, other replicas, then keys; every tenth time when keys and accounts were used."""
         tick = 0
         while True:
             await asyncio.sleep(UPKEEP_INTERVAL)
@@ -194,12 +297,11 @@ class Runtime:
             tick += 1
             await self.pool.sweep()
             try:
-                self.keys.replace(await self._store.load_keys())
-                await self._learn_sessions(since=self._clock.wall() - SESSION_OVERLAP)
+                await self.membership.tick()
+                await self._load_directory()
+                await self._learn_sessions(since=self._learned_at - SESSION_OVERLAP)
                 if tick % 10 == 0:
                     used, self._used_keys = self._used_keys, {}
-                    await self._store.beat(self.id)
-                    report_interrupted(await self._store.close_dead(DEAD_AFTER))
                     await self._store.mark_used(used)
                     await self._store.mark_accounts_used(self.engine.router.take_used_accounts())
                     await self._store.save_quotas(self.engine.health.quotas.take_unsaved())
@@ -212,38 +314,89 @@ class Runtime:
         while True:
             await asyncio.sleep(CHORES_INTERVAL)
             try:
-                if await self._store.leads(self.id, DEAD_AFTER):
+                if await self._store.leads(self.id):
                     await chores.do_due()
             except StoreError as error:
                 log.error("chores_not_done", error=type(error).__name__)
 
-    def _circuits_changed(self, states: Mapping[int, CircuitState], turn: uuid.UUID) -> None:
-        log.warning("circuit_changed", turn=str(turn), circuits={str(key): str(value) for key, value in states.items()})
-        self._background(self._note_circuits(states, turn))
+    async def _load_directory(self) -> None:
+        """Know the keys, what names they may use, what tokens cost, and what other processes count for them."""
+        keys = await self._store.load_keys()
+        self.keys.replace(keys)
+        self.names.replace(await self._store.load_aliases())
+        self.prices.replace(await self._store.load_prices())
+        self.meter.watch(keys)
+        watched, read_at = self.meter.watched, self._clock.monotonic()
+        if watched:
+            self.meter.learn(watched, await self._store.load_usage(self.id, watched, self._clock.wall()), read_at)
 
-    async def _note_circuits(self, states: Mapping[int, CircuitState], turn: uuid.UUID) -> None:
+    async def _look_up_usage(self, key: KeySnapshot) -> None:
+        """Know what other processes have counted for `key` by now; without the store, what was known stays."""
+        read_at = self._clock.monotonic()
         try:
-            await self._store.note_circuits(states, turn)
-        except StoreError as error:
-            # The event is lost, the circuit is not: it is in memory.
-            log.error("circuit_not_noted", error=type(error).__name__)
+            elsewhere = await self._store.load_usage(self.id, {key.id}, self._clock.wall())
+        except StoreError:
+            return
+        self.meter.learn({key.id}, elsewhere, read_at)
+
+    async def _write_turns(self, records: Sequence[TurnRecord]) -> None:
+        """Write turns and what has been counted, and learn what others have counted, all in one transaction."""
+        tally, read_at = self.meter.take_tally(record.request.key.id for record in records), self._clock.monotonic()
+        term = self.membership.prepare(records)
+        try:
+            committed = await self._store.write_turns(self.id, records, tally)
+        except BaseException:  # whatever it was, nothing has been written
+            self.meter.put_back(tally)
+            raise
+        self.membership.learn(committed.leases, term)
+        self.meter.learn(tally.watched, committed.elsewhere, read_at)
 
     async def _learn_sessions(self, since: float) -> None:
         """Know what other replicas, or an earlier process, have written of conversations."""
-        soft_since = self._clock.wall() - self._tunables.soft_session_ttl
+        now = self._clock.wall()
+        soft_since = now - self._tunables.soft_session_ttl
         self.sessions.learn(await self._store.load_sessions(self.id, since, soft_since))
+        self._learned_at = now
 
     async def _find_stored(self, client: int, response_id: str) -> int | None:
+        return await self._asked(self._store.find_response(client, response_id))
+
+    async def _find_maker(self, client: int, response_id: str) -> int | None:
+        return await self._asked(self._store.find_maker(client, response_id))
+
+    async def _asked(self, asking: Awaitable[int | None]) -> int | None:
         try:
-            return await self._store.find_response(client, response_id)
+            return await asking
         except StoreError as error:
-            message = "The ledger cannot be read, so the owner of the response is not known; nothing was sent."
-            raise LedgerUnavailable(message, retry_after=2) from error
+            raise _owner_unknown() from error
+
+    async def _find_session(self, key: SessionKey) -> Session | None:
+        try:
+            return await self._store.find_session(key)
+        except StoreError as error:
+            raise _owner_unknown() from error
+
+    async def _depart(self, departure: Departure) -> bool:
+        """Ask the store, which must know first what turns have learned of the account."""
+        try:
+            await self.registry.flush()
+            return await self._store.depart(self.id, departure)
+        except StoreError as error:
+            raise _owner_unknown() from error
+
+    async def _check_database(self) -> Check:
+        if not await self._can_write():
+            return Check("database", False, "the heartbeat cannot be written")
+        try:
+            problem = await self._store.problem()
+        except StoreError:
+            problem = "the database cannot be looked at"
+        return Check("database", not problem, problem)
 
     async def _can_write(self) -> bool:
         try:
             async with asyncio.timeout(STORE_PATIENCE):
-                return await self._store.beat(self.id)
+                return await self.membership.beat()
         except (StoreError, TimeoutError):
             return False
 
@@ -254,29 +407,59 @@ class Runtime:
         except (StoreError, TimeoutError):
             return False
 
+    def _use(self) -> Use:
+        """What this process holds of the limits that all share."""
+        return Use(self.permits.held, self.permits.held_bytes, self.streams.use(), self.pool.use())
+
+    def _limits_changed(self) -> None:
+        """Other replicas came, went, or use more or less: this one's part of each limit is another now."""
+        self.permits.share_changed()
+        self.streams.share(self.membership.streams if self.membership.peers else None)
+
     def _note_use(self, key_id: int) -> None:
-        self._used_keys[key_id] = datetime.now(UTC)
+        self._used_keys[key_id] = datetime.fromtimestamp(self._clock.wall(), UTC)
 
     def _pool_changed(self, change: PoolChange) -> None:
-        """Idle lanes of accounts that may not be used any more are closed, and waiting turns choose again."""
+        """Connections of accounts and proxies that may not be used any more are closed; waiting turns choose again."""
         gone = {account.id for account in change.removed}
         gone |= {
             after.id for _, after in change.changed if after.state in (State.PAUSED, State.DISABLED, State.NEEDS_LOGIN)
         }
-        gone |= {after.id for before, after in change.changed if before.credentials != after.credentials}
+        gone |= {
+            after.id
+            for before, after in change.changed
+            if (before.credentials, before.proxy) != (after.credentials, after.proxy)
+        }
         for account_id in gone:
             self._background(self.pool.retire_account(account_id))
+        self._leave_proxies(change)
         self._learn_accounts(change)
         self.streams.pool_changed()
 
+    def _leave_proxies(self, change: PoolChange) -> None:
+        """Connections by a proxy that no account has any more are closed, when what runs on them has ended."""
+        before = {account.proxy for account in change.removed} | {account.proxy for account, _ in change.changed}
+        proxies = {account.proxy for account in self.registry.accounts if account.proxy is not None}
+        if before - proxies - {None}:
+            self._background(self.http.keep(proxies))
+            self._background(self._refresher.keep(proxies))
+
     def _learn_accounts(self, change: PoolChange) -> None:
-        """What the store knows of usage goes along with what was heard here; what left the pool is forgotten."""
-        health = self.engine.health
+        """What the store knows of usage and circuits goes along with what was seen here; what left is forgotten."""
+        health, now = self.engine.health, self._clock.wall()
         for account in (*change.added, *(after for _, after in change.changed)):
             health.quotas.load(account.id, account.quota)
-        known = {account.id for account in self.registry.accounts}
-        health.quotas.keep(known)
-        health.circuits.keep(known)
+            health.circuits.learn(account.id, account.circuit, now)
+        health.keep({account.id for account in self.registry.accounts})
+
+    def _report_circuits(self, states: Mapping[int, CircuitState], turn: uuid.UUID) -> None:
+        """Log that turns have changed circuits; the keeper writes it down."""
+        named = {account_id: self.registry.get(account_id) for account_id in states}
+        circuits = {
+            str(account_id) if account is None else account.name: str(states[account_id])
+            for account_id, account in named.items()
+        }
+        log.warning("circuit_changed", turn=str(turn), circuits=circuits)
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
         """Closing lanes takes a moment; `stop` waits for it through the pool."""
@@ -285,7 +468,6 @@ class Runtime:
         task.add_done_callback(self._closers.discard)
 
 
-def report_interrupted(turns: int) -> None:
-    """Log that the ledger had open turns of processes that are no more."""
-    if turns:
-        log.warning("interrupted_turns_closed", turns=turns)
+def _owner_unknown() -> LedgerUnavailable:
+    message = "The database cannot be used, so the owner of the conversation is not known; nothing was sent."
+    return LedgerUnavailable(message, retry_after=2)

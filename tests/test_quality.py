@@ -12,8 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Kept between runs, so that only what has changed is looked at again.
 CACHES = ROOT / "var" / "quality"
 
-# In one process: the tools are busy enough without running beside each other.
-pytestmark = [pytest.mark.xdist_group("quality"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def assert_clean(tool: str, *arguments: str) -> None:
@@ -31,6 +30,8 @@ def test_every_file_is_formatted() -> None:
     assert_clean("ruff", "format", "--check", "--cache-dir", str(CACHES / "ruff"), ".")
 
 
+# Without what an earlier run has left it takes a minute of a core.
+@pytest.mark.slow
 def test_the_types_fit() -> None:
     assert_clean("mypy", "--cache-dir", str(CACHES / "mypy"))
 

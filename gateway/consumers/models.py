@@ -1,4 +1,4 @@
-"""`GET …/models`: an account's own catalogue, passed through and kept for a while per kind of account."""
+"""`GET …/models`: the models of an account in the shape of the route, as the client's key may use them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from accounts.states import Kind
 from gateway.consumers.base import Gate, Scope
-from gateway.consumers.render import document
+from gateway.consumers.keyed import keyed
 from gateway.consumers.simple import Document
-from gateway.errors import GatewayError, NoUsableAccount, Unauthorized, UpstreamError
-from gateway.turns.answers import answer
+from gateway.errors import GatewayError, NoUsableAccount, UpstreamError
+from gateway.keys import KeySnapshot
+from gateway.protocol.models import as_catalogue, as_list, is_readable
+from gateway.protocol.wire import error_body
 from gateway.turns.catalogue import Catalogue
 from gateway.turns.request import Route
 
@@ -19,30 +21,33 @@ KINDS = {Route.CODEX: (Kind.CODEX, Kind.OPENAI), Route.V1: (Kind.OPENAI, Kind.CO
 def models_of(gate: Callable[[], Gate], route: Route) -> Callable[[Scope], Awaitable[Document]]:
     """The responder for the models of `route`; the kind of account whose catalogue it is comes first."""
 
-    async def respond(scope: Scope) -> Document:
+    async def respond(key: KeySnapshot, scope: Scope) -> Document:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         query = scope["query_string"].decode("ascii", "replace")
-        try:
-            if gate().keys.from_authorization(dict(headers).get("authorization")) is None:
-                raise Unauthorized("No valid key of this gateway: send `Authorization: Bearer pm_…`.")
-            return await _first(gate().engine.catalogue, route, query, headers)
-        except GatewayError as error:
-            told = answer(error, route)
-            return Document(told.status, document(told), dict(told.headers))
+        return await _first(gate().engine.catalogue, key, route, query, headers)
 
-    return respond
+    return keyed(gate, route, respond)
 
 
-async def _first(catalogue: Catalogue, route: Route, query: str, headers: list[tuple[str, str]]) -> Document:
+async def _first(
+    catalogue: Catalogue, key: KeySnapshot, route: Route, query: str, headers: list[tuple[str, str]]
+) -> Document:
     failure: GatewayError = NoUsableAccount("No account yet: the operator adds one with `manage.py add_account`.")
     for kind in KINDS[route]:
         try:
-            page = await catalogue.get(kind, query, headers)
+            models, etag = await catalogue.get(key, kind, query, headers)
         except UpstreamError as error:
             failure = error
             continue
         except NoUsableAccount:
             # What an upstream said tells more than that there is no other one.
             continue
-        return Document(page.status, page.body, {"etag": page.etag} if page.etag else {})
+        named = {} if etag is None else {"etag": etag}
+        if route is Route.V1:
+            return Document(200, as_list(models), named)
+        if any(is_readable(model) for model in models):
+            return Document(200, as_catalogue(models), named)
+        # An empty catalogue would take the client's own away; a 404 leaves it alone.
+        message = "No account has a catalogue for Codex; the client's own is as good."
+        return Document(404, error_body(message, "invalid_request_error", "no_catalogue"))
     raise failure

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.errors import InvalidBody
-from gateway.protocol.body import Body, parse_body
+from gateway.errors import GatewayError, InvalidBody
 from gateway.protocol.encoding import decode_content
 from gateway.turns.permits import Permit
 
@@ -18,6 +17,7 @@ class RequestBody:
         self._chunks: list[bytes] = []
         self._size = 0
         self._complete = False
+        self._abort_error: GatewayError | None = None
         self._changed = asyncio.Event()
 
     def feed(self, chunk: bytes, *, more: bool) -> None:
@@ -28,10 +28,19 @@ class RequestBody:
         self._complete = not more
         self._changed.set()
 
-    async def read(self, permit: Permit, encodings: str | None) -> Body:
-        """Wait for the whole body, charging it to `permit` as it grows, and parse it.
+    def abort(self, error: GatewayError) -> None:
+        """Wait for the rest no longer: whoever reads gets `error`, unless the body is complete."""
+        self._abort_error = error
+        self._changed.set()
 
-        Raises `InvalidBody` as soon as it cannot be carried, `Overloaded` when it cannot be held.
+    def goes_on_alone(self) -> bool:
+        return False
+
+    async def read(self, permit: Permit, encodings: str | None) -> bytes:
+        """Wait for the whole body, charging it to `permit` as it grows, and decode it.
+
+        Raises `InvalidBody` as soon as it cannot be carried, `Overloaded` when it cannot be held, and what it was
+        aborted with.
         """
         while True:
             if self._size > self._limit:
@@ -39,6 +48,8 @@ class RequestBody:
             permit.grow(self._size)
             if self._complete:
                 break
+            if self._abort_error is not None:
+                raise self._abort_error
             self._changed.clear()
             await self._changed.wait()
         raw = b"".join(self._chunks)
@@ -46,7 +57,7 @@ class RequestBody:
         if encodings is not None:
             raw = decode_content(raw, encodings, self._limit)
             permit.grow(len(raw))
-        return parse_body(raw)
+        return raw
 
 
 def declared_size(headers: dict[str, str], limit: int) -> int:

@@ -33,7 +33,7 @@ def document_app(respond: Respond) -> Callable[[Scope, Receive, Send], Awaitable
             await send({"type": "websocket.close", "code": 1008})
             return
         responding = asyncio.ensure_future(respond(scope))
-        leaving = asyncio.ensure_future(_disconnect(receive))
+        leaving = asyncio.ensure_future(until_left(receive))
         try:
             await asyncio.wait({responding, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if responding.done():
@@ -45,7 +45,8 @@ def document_app(respond: Respond) -> Callable[[Scope, Receive, Send], Awaitable
     return app
 
 
-async def _disconnect(receive: Receive) -> None:
+async def until_left(receive: Receive) -> None:
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from gateway.clock import Clock
 from gateway.conf import Tunables
-from gateway.consumers.render import broken_off, document, failed
 from gateway.consumers.wire import ClientWire, Keepalive, send_document, shown
-from gateway.protocol.events import (
-    Event,
-    Kind,
-    read_created,
-    read_metadata_headers,
-    read_rate_limits,
-)
-from gateway.protocol.sse import KEEPALIVE_COMMENT, KEEPALIVE_EVENT, encode_event
+from gateway.protocol.events import ENDS, Event, Kind, read_metadata_headers, read_rate_limits
+from gateway.protocol.sse import encode_event
 from gateway.turns.answers import Answer
-from gateway.turns.request import Route
+
+
+class Rendering(Protocol):
+    """What the events of one turn look like to its client.
+
+    `keepalive` breaks a silence and means nothing. With `verbatim` plain events keep their bytes.
+    """
+
+    keepalive: bytes
+    verbatim: bool
+
+    def write(self, events: Sequence[Event]) -> bytes:
+        """The bytes for these events, which may be none."""
+
+    def refuse(self, answer: Answer) -> bytes:
+        """The last bytes of a stream that has begun and cannot go on."""
+
+    def document(self, answer: Answer) -> bytes:
+        """The body of an error answer, for a stream that has not begun."""
 
 
 class SseSink:
     """A stream of server-sent events. Headers wait for the first real event, so that a refusal has a real status."""
 
-    def __init__(self, wire: ClientWire, route: Route, tunables: Tunables, clock: Clock) -> None:
+    def __init__(self, wire: ClientWire, rendering: Rendering, tunables: Tunables) -> None:
         self._wire = wire
-        self._route = route
-        self._clock = clock
+        self._rendering = rendering
         self._header_wait = tunables.header_wait
         self._created_at = wire.sent_at
         self._keepalive_interval = tunables.keepalive_interval
@@ -34,7 +44,6 @@ class SseSink:
         self._headers: dict[str, str] = {}
         self._held: list[Event] = []
         self._begun = False
-        self._response_id: str | None = None
 
     def upstream_headers(self, headers: Mapping[str, str]) -> None:
         self._headers.update(shown(headers))
@@ -47,19 +56,31 @@ class SseSink:
             if not events:
                 return
             await self._begin()
-        if len(events) == 1 and events[0].kind is Kind.OTHER:
-            # Nearly every delivery: one event, or one run of them, that only has to be passed on.
-            body = events[0].raw or encode_event(events[0])
-            await self._wire.send({"type": "http.response.body", "body": body, "more_body": True})
-            return
-        await self._write(events)
+        chunk = self._rendering.write(events)
+        last = events[-1].kind in ENDS
+        if chunk or last:
+            await self._wire.send({"type": "http.response.body", "body": chunk, "more_body": not last})
+
+    def pass_on(self, events: Sequence[Event]) -> bool:
+        if not self._begun or not self._rendering.verbatim or self._keepalive.sending is not None:
+            return False
+        return self._wire.write([event.raw or encode_event(event) for event in events])
 
     async def refuse(self, answer: Answer) -> None:
         await self._keepalive.end()
         if self._begun:
-            await self._write([failed(answer, self._response_id, self._clock.wall())])
+            body = self._rendering.refuse(answer)
+            await self._wire.send({"type": "http.response.body", "body": body, "more_body": False})
         else:
-            await send_document(self._wire, answer.status, document(answer), self._headers | dict(answer.headers))
+            document = self._rendering.document(answer)
+            await send_document(self._wire, answer.status, document, self._headers | dict(answer.headers))
+
+    async def finish(self) -> None:
+        """End the stream without a terminal event."""
+        await self._keepalive.end()
+        if not self._begun:
+            await self._begin()
+        await self._wire.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def tick(self, now: float) -> float:
         due = self._wire.check(now)
@@ -95,32 +116,11 @@ class SseSink:
         headers += [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await self._wire.send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    async def _write(self, events: Sequence[Event]) -> None:
-        if self._response_id is None:
-            self._response_id = next((read_created(event) for event in events if event.kind is Kind.CREATED), None)
-        last = events[-1].kind in (Kind.TERMINAL, Kind.ERROR)
-        chunk = b"".join([encode_event(event) for event in events if self._passes(event)])
-        if last and events[-1].kind is Kind.ERROR and self._route is Route.CODEX:
-            # That client does not know `error` events on SSE and would wait for more.
-            now = self._clock.wall()
-            chunk += encode_event(failed(broken_off(events[-1], now), self._response_id, now))
-        if chunk or last:
-            await self._wire.send({"type": "http.response.body", "body": chunk, "more_body": not last})
-
-    def _passes(self, event: Event) -> bool:
-        if event.kind is Kind.OTHER or event.kind is Kind.ITEM:
-            return True
-        if event.kind is Kind.METADATA:
-            return self._route is Route.CODEX or not event.type.startswith("codex.")
-        return event.kind is not Kind.ERROR or self._route is not Route.CODEX
-
     async def _break_silence(self) -> None:
         await self._begin()
         held, self._held = self._held, []
         await self._send_keepalive(held)
 
     async def _send_keepalive(self, held: Sequence[Event] = ()) -> None:
-        # A comment does not reset the Codex client's idle timer; a data event it does not know does.
-        keepalive = KEEPALIVE_EVENT if self._route is Route.CODEX else KEEPALIVE_COMMENT
-        chunk = b"".join([encode_event(event) for event in held if self._passes(event)]) + keepalive
+        chunk = self._rendering.write(held) + self._rendering.keepalive
         await self._wire.send({"type": "http.response.body", "body": chunk, "more_body": True})

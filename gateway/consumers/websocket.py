@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import deque
 from typing import Any
 
+from gateway.consumers.background import BackgroundSink
 from gateway.consumers.base import GatewayConsumer, Receive, Scope, Send, client_left
 from gateway.consumers.render import document, frame
 from gateway.consumers.request_body import too_large
@@ -34,7 +34,7 @@ class ResponsesWebSocket(GatewayConsumer):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.open_wire(scope, send)
-        self.socket = f"{PRIVATE_SESSION}{uuid.uuid4()}"
+        self.socket = f"{PRIVATE_SESSION}{self.gate.clock.new_id()}"
         self.frames: deque[str | bytes | None] = deque()
         self.arrived = asyncio.Event()
         self.ended = False
@@ -60,7 +60,7 @@ class ResponsesWebSocket(GatewayConsumer):
         running = asyncio.ensure_future(self._run_turns(key))
         listening = asyncio.ensure_future(self._listen(receive))
         reason: GatewayError = client_left()
-        self.gate.sockets.add(self)
+        self.gate.sockets[self] = None
         try:
             await asyncio.wait({running, listening}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -68,10 +68,11 @@ class ResponsesWebSocket(GatewayConsumer):
             raise
         finally:
             listening.cancel()
-            self.gate.sockets.discard(self)
+            self.gate.sockets.pop(self, None)
             self.ended = True
-            self.stop(running, reason)
-            await asyncio.wait({running})
+            if not self.goes_on_alone():
+                self.stop(running, reason)
+                await asyncio.wait({running})
             await self.gate.engine.pool.retire_session(self.socket)
 
     async def _listen(self, receive: Receive) -> None:
@@ -122,8 +123,8 @@ class ResponsesWebSocket(GatewayConsumer):
         if raw is None or len(raw) > gate.tunables.max_body_bytes:
             raise too_large(gate.tunables.max_body_bytes)
         del received
-        with gate.permits.ask(key.id, len(raw)) as permit:
-            body = parse_body(raw)
+        with gate.permits.ask(key, len(raw)) as permit:
+            body, asked_model = gate.names.resolve(key, parse_body(raw))
             if body.type != CREATE:
                 raise InvalidBody(f"The only frame this gateway knows is {CREATE!r}.", code="unknown_frame_type")
             request = TurnRequest(
@@ -133,18 +134,20 @@ class ResponsesWebSocket(GatewayConsumer):
                 headers=self.headers,
                 body=body,
                 received_at=gate.clock.wall(),
+                id=gate.clock.new_id(),
                 socket=self.socket,
+                asked_model=asked_model,
             )
             sink = WebSocketSink(self.wire, self.route, gate.tunables, gate.clock)
-            self.turn = Turn(gate.engine, request, sink, permit)
+            self.turn = Turn(gate.engine, request, BackgroundSink(sink) if body.background else sink, permit)
             try:
                 outcome = await self.turn.run()
             finally:
                 self.turn = None
-        if sink.must_close:
-            await self._close(INTERNAL_ERROR, "the response broke off; send the full input on a new connection")
-        elif outcome is Outcome.CLIENT_GONE and not self.ended:
-            await self._cut()
+        if outcome is Outcome.CLIENT_GONE:
+            await self._cut(POLICY_VIOLATION, "the client fell too far behind")
+        elif sink.must_close:
+            await self._cut(INTERNAL_ERROR, "the response broke off; send the full input on a new connection")
         return not sink.must_close and outcome is not Outcome.CLIENT_GONE
 
     async def _accept(self) -> None:
@@ -169,11 +172,13 @@ class ResponsesWebSocket(GatewayConsumer):
         await self._send_frame(answer(error, self.route))
         await self._close(POLICY_VIOLATION, "too many frames are waiting")
 
-    async def _cut(self) -> None:
-        """End the socket of a client that took nothing; it may not take the close frame either."""
+    async def _cut(self, code: int, reason: str) -> None:
+        """End the socket of a client that is behind or gone; it may not take the close frame either."""
+        if self.ended:
+            return
         try:
             async with asyncio.timeout(self.gate.tunables.close_timeout):
-                await self._close(POLICY_VIOLATION, "the client fell too far behind")
+                await self._close(code, reason)
         except TimeoutError:
             # The server ends the connection when this application returns.
             pass

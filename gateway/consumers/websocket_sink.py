@@ -30,6 +30,8 @@ class WebSocketSink:
         """Lanes bring their metadata as events, which pass as they come."""
 
     async def deliver(self, events: Sequence[Event]) -> None:
+        # One that is broken off may have left the terminal event out, and then nothing but a close ends the turn.
+        self.must_close = True
         if self._keepalive.sending is not None:
             await self._keepalive.wait()
         for event in events:
@@ -37,17 +39,24 @@ class WebSocketSink:
                 continue
             if not self._sequenced:
                 self._sequenced = has_sequence_number(event.data)
-            await self._wire.send({"type": "websocket.send", "text": event.data.decode("utf-8", "replace")})
+            await self._send(event.data)
+        self.must_close = False
+
+    def pass_on(self, events: Sequence[Event]) -> bool:
+        if not self._sequenced or self._keepalive.sending is not None:
+            return False
+        texts = [event.data for event in events]
+        return self._wire.write([text if text.isascii() else _valid(text) for text in texts])
 
     async def refuse(self, answer: Answer) -> None:
+        # Also when the client does not take the answer in time.
+        self.must_close = True
         await self._keepalive.end()
         if self._sequenced:
             # A made-up event has no place in a numbered sequence; the close tells the client to start over.
-            self.must_close = True
-        elif answer.lost:
-            await self._send(failed(answer, None, self._clock.wall()).data)
-        else:
-            await self._send(frame(answer))
+            return
+        await self._send(failed(answer, None, self._clock.wall()).data if answer.lost else frame(answer))
+        self.must_close = False
 
     def tick(self, now: float) -> float:
         due = self._wire.check(now)
@@ -60,3 +69,8 @@ class WebSocketSink:
 
     async def _send(self, data: bytes) -> None:
         await self._wire.send({"type": "websocket.send", "text": data.decode("utf-8", "replace")})
+
+
+def _valid(text: bytes) -> bytes:
+    """`text` as UTF-8, which nobody has checked so far."""
+    return text.decode("utf-8", "replace").encode()

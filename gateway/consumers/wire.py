@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.conf import Tunables
@@ -12,6 +12,8 @@ from gateway.errors import ClientLost
 # ASGI messages are dictionaries whose values depend on their type.
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Buffered = Callable[[], int]
+# Writes pieces of a body, or whole text messages, at once; says whether it did.
+Write = Callable[[Sequence[bytes]], bool]
 
 SHOWN_HEADERS = frozenset(
     {
@@ -30,13 +32,16 @@ class ClientWire:
 
     `sending` says that a send waits for the client now, `sent_at` when the last one began, in the loop's time.
     `buffered` tells how many bytes the server has not handed to the kernel; without it (other servers) a send that
-    does not return counts as no progress.
+    does not return counts as no progress. `write` is the server's way around `send`, if it has one.
     """
 
-    def __init__(self, send: Send, tunables: Tunables, buffered: Buffered | None) -> None:
+    def __init__(
+        self, send: Send, tunables: Tunables, buffered: Buffered | None = None, write: Write | None = None
+    ) -> None:
         self._send = send
         self._stall_limit = tunables.client_stall_timeout
         self._buffered = buffered
+        self._write = write
         self._last_buffered: int | None = None
         self._progress_at = 0.0
         self._loop = asyncio.get_running_loop()
@@ -54,6 +59,13 @@ class ClientWire:
             raise ClientLost("The client has left.") from None
         finally:
             self.sending = False
+
+    def write(self, pieces: Sequence[bytes]) -> bool:
+        """Write more of a body that was begun, or text messages, without waiting; False if they have to be sent."""
+        if self._write is None or self.sending or not self._write(pieces):
+            return False
+        self.sent_at = self._loop.time()
+        return True
 
     def check(self, now: float) -> float:
         """Seconds until the next check is due; raises `ClientLost` when the client has taken nothing for too long."""
@@ -98,8 +110,15 @@ class Keepalive:
             await asyncio.wait({self.sending})
 
     async def end(self) -> None:
+        """Send no more; returns when the one that is being sent is out, and gives it up if this waiting is given up."""
         self._ended = True
-        await self.wait()
+        sending = self.sending
+        try:
+            await self.wait()
+        except asyncio.CancelledError:
+            if sending is not None:
+                sending.cancel()
+            raise
 
     async def _run(self, send: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -116,9 +135,11 @@ def shown(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name in SHOWN_HEADERS or name.startswith("x-codex-")}
 
 
-async def send_document(wire: ClientWire, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-    """A whole JSON response."""
+async def send_document(
+    wire: ClientWire, status: int, body: bytes, headers: Mapping[str, str], content_type: str = "application/json"
+) -> None:
+    """A whole response."""
     pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    pairs += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    pairs += [(b"content-type", content_type.encode("latin-1", "replace")), (b"content-length", b"%d" % len(body))]
     await wire.send({"type": "http.response.start", "status": status, "headers": pairs})
     await wire.send({"type": "http.response.body", "body": body, "more_body": False})

@@ -15,12 +15,29 @@ WRITES_PER_TTL = 4
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation's account, how strongly they are tied, and when it was last used (unix seconds)."""
+    """A conversation's account, how strongly they are tied, and when it was last used (unix seconds).
+
+    `left_behind` are the fingerprints of encrypted content that an earlier account made and the present one may not
+    get: the client goes on sending it with its history.
+    """
 
     key: SessionKey
     account_id: int
     strength: Strength
     used_at: float
+    left_behind: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A conversation leaves the account it is tied to: `before` becomes `after`.
+
+    It may, if `before` is still what is stored and its account cannot be used before `not_before` (unix seconds).
+    """
+
+    before: Session
+    after: Session
+    not_before: float
 
 
 class SessionTable:
@@ -50,9 +67,9 @@ class SessionTable:
         Returns the session when it has to be written down: it is new or changed, or was not written for long.
         """
         known = self._sessions.get(key)
-        if known is not None and known.account_id == account_id and known.strength is Strength.HARD:
-            strength = Strength.HARD
-        session = Session(key, account_id, strength, now)
+        if strength is Strength.SOFT and known is not None and known.account_id == account_id:
+            strength = known.strength
+        session = Session(key, account_id, strength, now, known.left_behind if known is not None else frozenset())
         self._put(session)
         same = known is not None and replace(known, used_at=now) == session
         if same and now - self._written.get(key, 0.0) < self._soft_ttl / WRITES_PER_TTL:
@@ -67,6 +84,11 @@ class SessionTable:
             if known is None or known.used_at <= session.used_at:
                 self._put(session)
                 self._written[session.key] = session.used_at
+
+    def replace(self, session: Session) -> None:
+        """The session is stored like this, whatever was known of it here."""
+        self._put(session)
+        self._written[session.key] = session.used_at
 
     def forget(self, keys: Iterable[SessionKey]) -> None:
         """These sessions are gone."""

@@ -7,7 +7,7 @@ edit puts members together again, so that every value nobody touched leaves with
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +15,16 @@ import msgspec
 from msgspec import Raw
 
 from gateway.errors import InvalidBody
-from gateway.protocol.bound import Bound, reasons_in_input, reasons_in_tools, reasons_in_value, type_of_item
+from gateway.protocol.bound import (
+    Bound,
+    Reference,
+    fingerprint,
+    reasons_in_input,
+    reasons_in_tools,
+    reasons_in_value,
+    references_in,
+    type_of_item,
+)
 from gateway.protocol.headers import TURN_STATE
 from gateway.protocol.members import (
     UNREADABLE,
@@ -27,7 +36,20 @@ from gateway.protocol.members import (
     value_of,
 )
 
-__all__ = ["Body", "Bound", "as_frame", "as_http", "parse_body", "with_fields", "without_item_ids"]
+__all__ = [
+    "PLAIN_FIELDS",
+    "Body",
+    "Bound",
+    "Reference",
+    "as_frame",
+    "as_http",
+    "opaque_body",
+    "parse_body",
+    "split_body",
+    "with_fields",
+    "without_item_ids",
+    "without_reasoning",
+]
 
 FRAME_TYPE = "response.create"
 
@@ -48,7 +70,7 @@ _INPUT = msgspec.json.Decoder(list[object] | str | None)
 
 # Members that cannot hold state of an account, or hold schemas and names of the client's own. Every other
 # member that is not read below is searched for references to such state.
-_PLAIN_FIELDS = frozenset(
+PLAIN_FIELDS = frozenset(
     {
         "background",
         "client_metadata",
@@ -78,6 +100,7 @@ _PLAIN_FIELDS = frozenset(
         "user",
     }
 )
+_NAMED = frozenset({Bound.FILE, Bound.CONTAINER, Bound.VECTOR_STORE, Bound.ENCRYPTED_CONTENT})
 _READ_FIELDS = frozenset({"conversation", "input", "previous_response_id", "prompt", "tools"})
 
 
@@ -87,7 +110,8 @@ class Body:
 
     `raw` is the JSON text as it came and `fields` its top-level members, still text. `generate` is false for
     a prewarm, which runs no model. `turn_state` is the one in `client_metadata`; over HTTP it comes as a
-    header, which is not part of the body. `type` is what a WebSocket frame says it is.
+    header, which is not part of the body. `type` is what a WebSocket frame says it is. `references` are those of
+    the things it is `bound` to that have names.
     """
 
     raw: bytes
@@ -103,6 +127,7 @@ class Body:
     turn_state: str | None
     type: str | None
     bound: frozenset[Bound]
+    references: frozenset[Reference]
 
     def __repr__(self) -> str:
         """Without the content, which no log may show."""
@@ -120,6 +145,11 @@ class Body:
         return bool(self.bound)
 
     @property
+    def asks_for_sealed(self) -> bool:
+        """Whether reasoning is wanted as encrypted content, which no account but its maker can read."""
+        return b"reasoning.encrypted_content" in bytes(self.fields.get("include", b""))
+
+    @property
     def is_delta(self) -> bool:
         """Whether it continues a response, so that its input is only what is new."""
         return self.previous_response_id is not None
@@ -132,8 +162,9 @@ def parse_body(raw: bytes) -> Body:
     member twice, `too_many_values` if it holds more than MAX_VALUES, and `invalid_body`, with the member as
     `param`, if it is not an object or a member that the gateway acts on has the wrong type.
     """
-    fields = _split(raw)
+    fields = split_body(raw)
     previous_response_id = _read(fields, "previous_response_id", _TEXT)
+    bound, references = _bonds(fields, previous_response_id)
     return Body(
         raw=raw,
         fields=fields,
@@ -147,11 +178,37 @@ def parse_body(raw: bytes) -> Body:
         conversation=_is_given(fields, "conversation"),
         turn_state=_turn_state(fields),
         type=_read(fields, "type", _TEXT),
-        bound=_bound_reasons(fields, previous_response_id),
+        bound=bound,
+        references=references,
     )
 
 
-def _split(raw: bytes) -> dict[str, Raw]:
+def opaque_body(raw: bytes, file: str = "") -> Body:
+    """A body that is only carried: nothing is read of it, and nothing can be changed in it.
+
+    `file` is the id of an uploaded file that the request is about.
+    """
+    references = frozenset({Reference(Bound.FILE, file)} if file else ())
+    return Body(
+        raw=raw,
+        fields={},
+        model=None,
+        stream=False,
+        store=None,
+        background=False,
+        generate=True,
+        previous_response_id=None,
+        prompt_cache_key=None,
+        conversation=False,
+        turn_state=None,
+        type=None,
+        bound=frozenset(reference.kind for reference in references),
+        references=references,
+    )
+
+
+def split_body(raw: bytes) -> dict[str, Raw]:
+    """The top-level members of a request's body; raises InvalidBody as `parse_body` does for what is no request."""
     try:
         _check_utf8(raw)
         fields = split_members(raw)
@@ -219,7 +276,10 @@ def _turn_state(fields: Mapping[str, Raw]) -> str | None:
     return _read(metadata or {}, TURN_STATE, _TEXT) or None
 
 
-def _bound_reasons(fields: Mapping[str, Raw], previous_response_id: str | None) -> frozenset[Bound]:
+def _bonds(
+    fields: Mapping[str, Raw], previous_response_id: str | None
+) -> tuple[frozenset[Bound], frozenset[Reference]]:
+    """Why the body is bound, and to what that has a name."""
     is_delta = previous_response_id is not None
     given = {
         Bound.PREVIOUS_RESPONSE: is_delta,
@@ -227,13 +287,23 @@ def _bound_reasons(fields: Mapping[str, Raw], previous_response_id: str | None) 
         Bound.STORED_PROMPT: _is_given(fields, "prompt"),
     }
     found = {reason for reason, applies in given.items() if applies}
-    items = _read(fields, "input", _INPUT)
+    items, tools = _read(fields, "input", _INPUT), _read(fields, "tools", _VALUE)
     if isinstance(items, list):
         found |= reasons_in_input(items, is_delta=is_delta)
-    found |= reasons_in_tools(_read(fields, "tools", _VALUE))
-    for name in fields.keys() - _PLAIN_FIELDS - _READ_FIELDS:
-        found |= reasons_in_value({name: _read(fields, name, _VALUE)})
-    return frozenset(found)
+    found |= reasons_in_tools(tools)
+    others = {name: _read(fields, name, _VALUE) for name in fields.keys() - PLAIN_FIELDS - _READ_FIELDS}
+    found |= reasons_in_value(others)
+    # Looked for only where there is something to find, since most bodies are long and name nothing.
+    references = references_in([items, tools, others]) if found & _NAMED else set()
+    return frozenset(found), frozenset(references | _conversation(fields))
+
+
+def _conversation(fields: Mapping[str, Raw]) -> set[Reference]:
+    """The stored conversation that the request goes on with: its id, or an object with that."""
+    named = _read(fields, "conversation", _VALUE)
+    if isinstance(named, dict):
+        named = named.get("id")
+    return {Reference(Bound.CONVERSATION, named)} if named and isinstance(named, str) else set()
 
 
 def with_fields(body: Body, changes: Mapping[str, object]) -> bytes:
@@ -275,6 +345,35 @@ def without_item_ids(body: Body) -> bytes:
     if not isinstance(items, list):
         return body.raw
     return with_fields(body, {"input": Raw(b"[" + b",".join(map(_without_id, items)) + b"]")})
+
+
+def without_reasoning(body: Body, fingerprints: Collection[str] | None = None) -> tuple[bytes, frozenset[str]]:
+    """The body's JSON text without its reasoning items, and the fingerprints of the encrypted content that went.
+
+    With `fingerprints` only items whose encrypted content is among them go. Raises InvalidBody as
+    `without_item_ids` does.
+    """
+    items = _read(body.fields, "input", _ITEMS)
+    if not isinstance(items, list):
+        return body.raw, frozenset()
+    kept: list[bytes] = []
+    gone: set[str] = set()
+    for item in items:
+        sealed = _sealed_reasoning(item)
+        if sealed is None or (fingerprints is not None and sealed not in fingerprints):
+            kept.append(bytes(item))
+        elif sealed:
+            gone.add(sealed)
+    return with_fields(body, {"input": Raw(b"[" + b",".join(kept) + b"]")}), frozenset(gone)
+
+
+def _sealed_reasoning(item: Raw) -> str | None:
+    """The fingerprint of a reasoning item's encrypted content, "" if it has none; None for any other item."""
+    members = members_of(item)
+    if value_of(members.get("type")) != "reasoning":
+        return None
+    sealed = value_of(members.get("encrypted_content"))
+    return fingerprint(sealed) if sealed and isinstance(sealed, str) else ""
 
 
 def _without_id(item: Raw) -> bytes:

@@ -8,7 +8,9 @@ bind nothing.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 
 class Bound(enum.Enum):
@@ -30,6 +32,14 @@ class Bound(enum.Enum):
     UNKNOWN_TOOL = "unknown_tool"
 
 
+class Reference(NamedTuple):
+    """State of one account that a body names: the id of a conversation, file, container or vector store, or the
+    fingerprint of encrypted content."""
+
+    kind: Bound
+    value: str
+
+
 # Members that name state of one account, wherever they stand.
 _REFERENCES = {
     "file_id": Bound.FILE,
@@ -40,6 +50,7 @@ _REFERENCES = {
     "connector_id": Bound.CONNECTOR,
     "encrypted_content": Bound.ENCRYPTED_CONTENT,
 }
+_REFERENCE_NAMES = frozenset(_REFERENCES)
 
 # Items that carry all they need, and their members that may hold a list of content parts.
 _FREE_ITEMS: Mapping[str, tuple[str, ...]] = {
@@ -83,6 +94,10 @@ _OUTPUTS = {"function_call_output": "function", "custom_tool_call_output": "cust
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "refusal", "summary_text", "reasoning_text", "text"})
 
+# The members of messages that consist of text.
+_PLAIN_MESSAGE = frozenset({"type", "role", "content"})
+_PLAIN_PART = frozenset({"type", "text"})
+
 _DATA = ("data:",)
 _WEB = ("http://", "https://")
 
@@ -122,11 +137,29 @@ def reasons_in_input(items: Iterable[object], *, is_delta: bool) -> set[Bound]:
         if not isinstance(item, dict):
             found.add(Bound.UNKNOWN_ITEM)
             continue
+        if _is_plain_message(item):
+            continue
         found |= _reasons_in_item(item)
         pairs.add(item)
     if not is_delta and not pairs.complete:
         found.add(Bound.UNPAIRED_CALL)
     return found
+
+
+def _is_plain_message(item: Mapping[str, object]) -> bool:
+    """Whether the item is a message of nothing but text, which needs no further look. Most of a long input are."""
+    if item.keys() != _PLAIN_MESSAGE or item["type"] != "message" or not isinstance(item["role"], str):
+        return False
+    content = item["content"]
+    if not isinstance(content, list):
+        return isinstance(content, str)
+    # A loop and not a generator, which would cost a call for each part.
+    for part in content:
+        if not isinstance(part, dict) or part.keys() != _PLAIN_PART or not isinstance(part["text"], str):
+            return False
+        if _text(part["type"]) not in _TEXT_PARTS:
+            return False
+    return True
 
 
 def _reasons_in_item(item: Mapping[str, object]) -> set[Bound]:
@@ -151,6 +184,11 @@ def type_of_item(item: Mapping[str, object]) -> str:
     return _text(item["type"])
 
 
+def is_bound_item(item_type: str) -> bool:
+    """Whether items of this type are bound, whatever is in them."""
+    return item_type not in _FREE_ITEMS
+
+
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
@@ -169,7 +207,10 @@ def _part_is_free(part: object) -> bool:
     if sources is None:
         return part_type in _TEXT_PARTS
     given = {name: part[name] for name in sources if part.get(name) is not None}
-    return bool(given) and all(_begins_with(value, sources[name]) for name, value in given.items())
+    if not given:
+        # An uploaded file is named by its id, which is a reason of its own.
+        return bool(part.get("file_id"))
+    return all(_begins_with(value, sources[name]) for name, value in given.items())
 
 
 def _begins_with(value: object, beginnings: tuple[str, ...]) -> bool:
@@ -243,8 +284,47 @@ def reasons_in_value(value: object) -> set[Bound]:
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
-            found.update(_REFERENCES[name] for name in node.keys() & _REFERENCES.keys() if node[name])
+            # Nearly every object has none, and there are many.
+            if not _REFERENCE_NAMES.isdisjoint(node):
+                found.update(_REFERENCES[name] for name in node.keys() & _REFERENCE_NAMES if node[name])
             waiting.extend(node.values())
         elif isinstance(node, list):
             waiting.extend(node)
     return found
+
+
+# The references whose values tell one thing from another; a connector is named alike by every account.
+_TOLD_APART = frozenset({Bound.FILE, Bound.CONTAINER, Bound.VECTOR_STORE, Bound.ENCRYPTED_CONTENT})
+
+
+def references_in(value: object) -> set[Reference]:
+    """The state of accounts that a decoded JSON value names, as far as one can be told from another."""
+    found: set[Reference] = set()
+    waiting: list[object] = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            for name in node.keys() & _REFERENCES.keys():
+                found.update(_references(_REFERENCES[name], node[name]))
+            waiting.extend(each for each in node.values() if isinstance(each, dict | list))
+        elif isinstance(node, list):
+            waiting.extend(each for each in node if isinstance(each, dict | list))
+    return found
+
+
+def _references(kind: Bound, named: object) -> Iterable[Reference]:
+    names = named if isinstance(named, list) else [named]
+    if kind not in _TOLD_APART:
+        return []
+    sealed = kind is Bound.ENCRYPTED_CONTENT
+    return [Reference(kind, fingerprint(name) if sealed else name) for name in names if name and isinstance(name, str)]
+
+
+# Encrypted content is random from its first to its last characters, and may be long.
+_TELLING = 64
+
+
+def fingerprint(sealed: str) -> str:
+    """What tells one piece of encrypted content from another, for little work however long it is."""
+    telling = f"{len(sealed)} {sealed[:_TELLING]} {sealed[-_TELLING:]}"
+    return hashlib.sha256(telling.encode(errors="surrogatepass")).hexdigest()[:24]

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.errors import Refusal, UpstreamLost
+from gateway.protocol.bound import fingerprint, is_bound_item
 from gateway.protocol.headers import clean_headers, header_text, headers_in
 from gateway.protocol.members import (
     UNREADABLE,
@@ -37,6 +38,10 @@ MAX_MESSAGE = 2_000
 """Characters of an upstream's error message that are kept."""
 
 
+DOCUMENT = "document"
+"""The type of the one event that stands for an answer which is no stream; its data need not be JSON."""
+
+
 class Kind(enum.Enum):
     """What an event means to a turn; an ITEM is done, and everything that only has to be carried is OTHER."""
 
@@ -47,6 +52,9 @@ class Kind(enum.Enum):
     ITEM = "item"
     OTHER = "other"
 
+
+ENDS = (Kind.TERMINAL, Kind.ERROR)
+"""Nothing of a response comes after one of these."""
 
 _KINDS = {
     "response.created": Kind.CREATED,
@@ -109,6 +117,12 @@ def kind_of(event_type: str) -> Kind:
     if kind is not None:
         return kind
     return Kind.METADATA if event_type.startswith("codex.") else Kind.OTHER
+
+
+def only_plain(events: Sequence[Event]) -> bool:
+    """Whether these are events that only have to be carried."""
+    # A list costs one call however many they are; a generator would cost one for each.
+    return not [event for event in events if event.kind is not Kind.OTHER]
 
 
 def _decoded_type(data: bytes) -> str:
@@ -196,6 +210,24 @@ def _usage_of(text: Raw | None) -> Usage | None:
     )
 
 
+def read_sealed(event: Event) -> list[str]:
+    """The fingerprints of encrypted content in the output of a whole answer."""
+    try:
+        items = _OUTPUT.decode(event.data).output
+    except UNREADABLE:
+        return []
+    found = (text_of(item.encrypted_content) for item in items)
+    return [fingerprint(sealed) for sealed in found if sealed]
+
+
+def read_document(event: Event) -> Terminal:
+    """What a whole answer says of itself: the id of what was made, and the usage where it tells any."""
+    _require(event, Kind.TERMINAL)
+    document = members_of(event.data)
+    made = text_of(document.get("file_id")) or text_of(document.get("id"))
+    return Terminal(event.type, "completed", response_id=made, usage=_usage_of(document.get("usage")))
+
+
 def read_created(event: Event) -> str | None:
     """The id of the response that a `response.created` event announces."""
     _require(event, Kind.CREATED)
@@ -222,6 +254,35 @@ def item_of_done(event: Event) -> bytes:
     if event.type != "response.output_item.done":
         raise ValueError(f"A response.output_item.done event is needed, not {event!r}.")
     return bytes(members_of(event.data).get("item", b""))
+
+
+class _Item(msgspec.Struct):
+    type: Raw = Raw()
+    encrypted_content: Raw = Raw()
+
+
+class _Done(msgspec.Struct):
+    item: _Item
+
+
+class _Output(msgspec.Struct):
+    output: list[_Item] = []
+
+
+_DONE = msgspec.json.Decoder(_Done)
+_OUTPUT = msgspec.json.Decoder(_Output)
+
+
+def read_bond(event: Event) -> tuple[bool, str | None]:
+    """Whether the item of a `response.output_item.done` event is its account's alone, and its encrypted content's
+    fingerprint, if it has any."""
+    try:
+        item = _DONE.decode(event.data).item
+    except UNREADABLE:
+        return False, None
+    sealed = text_of(item.encrypted_content)
+    bound = is_bound_item(text_of(item.type) or "")
+    return bound or bool(sealed), fingerprint(sealed) if sealed else None
 
 
 def join_output(response: Raw | bytes, items: Sequence[bytes]) -> bytes:
@@ -374,6 +435,12 @@ def _dashed(name: str) -> str:
 def read_metadata_headers(event: Event) -> dict[str, str]:
     """The `headers` of a metadata event (`response.metadata` has some), with lower-case names; often none."""
     return headers_in(members_of(event.data).get("headers"))
+
+
+def with_metadata_headers(event: Event, headers: Mapping[str, str]) -> Event:
+    """A metadata event with `headers` in the place of its own, which must be JSON and have some."""
+    members = split_members(event.data) | {"headers": Raw(msgspec.json.encode(headers))}
+    return Event(event.type, event.kind, join_members(members))
 
 
 def _require(event: Event, kind: Kind) -> None:

@@ -13,6 +13,7 @@ from msgspec import Raw
 from gateway.protocol.members import members_of, value_of
 
 TURN_STATE = "x-codex-turn-state"
+MODEL = "openai-model"
 
 MAX_HEADERS = 100
 MAX_HEADER_VALUE = 8 * 1024

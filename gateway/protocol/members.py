@@ -26,6 +26,7 @@ UNREADABLE = (msgspec.DecodeError, RecursionError)
 _MAX_COUNT = 2**53
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_LIST = msgspec.json.Decoder(list[Raw])
 _NAME = re.compile(rb'[ \t\r\n]*("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*:[ \t\r\n]*')
 _MARK_OR_STRING = re.compile(rb'[,\[{]|"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _QUOTE = ord('"')
@@ -97,6 +98,16 @@ def members_of(text: bytes | Raw | None) -> dict[str, Raw]:
         return _OBJECT.decode(text)
     except UNREADABLE:
         return {}
+
+
+def list_of(text: Raw | None) -> list[Raw]:
+    """The elements of a JSON array, or none at all if `text` is missing or is not an array."""
+    if text is None:
+        return []
+    try:
+        return _LIST.decode(text)
+    except UNREADABLE:
+        return []
 
 
 def value_of(text: Raw | None) -> object:

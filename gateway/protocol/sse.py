@@ -45,13 +45,14 @@ class SseSplitter:
         self._tail = b""
         self._has_cr = False
         self._at_start = True
+        self._plain_head = b""
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes, in order. Comments and empty blocks give none.
 
         Raises UpstreamLost when a block is larger than the limit.
         """
-        if self._runs and self._at_boundary and (count := _plain_events(chunk)) and len(chunk) <= self._limit:
+        if self._runs and self._at_boundary and (count := self._plain_events(chunk)) and len(chunk) <= self._limit:
             return [Event("", Kind.OTHER, b"", chunk, count)]
         if not self._has_cr and b"\r" in chunk:
             self._has_cr = True
@@ -71,6 +72,22 @@ class SseSplitter:
     def _at_boundary(self) -> bool:
         """Whether the next byte begins a block, and nothing of the stream can change what it means."""
         return not (self._pending or self._tail or self._at_start or self._has_cr)
+
+    def _plain_events(self, chunk: bytes) -> int:
+        """How many whole events of one and the same plain type `chunk` consists of; 0 if it is anything else.
+
+        Events that only have to be carried come in such runs. Counting bytes is many times faster than reading blocks,
+        and a head that was found to be plain once is not looked at again.
+        """
+        head = self._plain_head
+        if not head or not chunk.startswith(head):
+            head = self._plain_head = _plain_head(chunk)
+        if not head or not chunk.endswith(b"\n\n") or b"\r" in chunk:
+            return 0
+        # JSON text holds no line break, so as many heads as blank lines, and no other line, is as many events.
+        count = chunk.count(b"\n\n")
+        lines = 3 if head.startswith(_EVENT_LINE) else 2
+        return count if chunk.count(b"\n") == lines * count and chunk.count(head) == count else 0
 
     def finish(self) -> None:
         """The stream has ended; a block that no blank line completed is dropped, as the standard asks.
@@ -129,23 +146,17 @@ class SseSplitter:
         )
 
 
-def _plain_events(chunk: bytes) -> int:
-    """How many whole events of one and the same plain type `chunk` consists of; 0 if it is anything else.
-
-    Events that only have to be carried come in such runs. Counting bytes is many times faster than reading blocks.
-    """
+def _plain_head(chunk: bytes) -> bytes:
+    """What the first event of `chunk` begins with, up to the end of its type, if that is a plain one; else nothing."""
     line = chunk.find(b"\n") + 1 if chunk.startswith(_EVENT_LINE) else 0
     start = line + len(_DATA_LINE)
     end = chunk.find(b'"', start)
-    if end < 0 or not chunk.startswith(_DATA_LINE, line) or not chunk.endswith(b"\n\n") or b"\r" in chunk:
-        return 0
+    if end < 0 or not chunk.startswith(_DATA_LINE, line):
+        return b""
     event_type = chunk[start:end]
     if b"\\" in event_type or kind_of(event_type.decode(errors="replace")) is not Kind.OTHER:
-        return 0
-    # JSON text holds no line break, so as many heads as blank lines, and no other line, is as many events.
-    count = chunk.count(chunk[: end + 1])
-    lines = 3 if line else 2
-    return count if chunk.count(b"\n\n") == count and chunk.count(b"\n") == lines * count else 0
+        return b""
+    return chunk[: end + 1]
 
 
 def _end_of_lf_block(data: bytes, start: int) -> int:

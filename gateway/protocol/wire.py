@@ -1,4 +1,4 @@
-"""Errors as clients get them: the JSON of an HTTP answer, a WebSocket error frame, and `response.failed`."""
+"""Errors as clients get them: JSON of an HTTP answer, a WebSocket error frame, `error` and `response.failed`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def error_frame(
     if headers:
         frame["headers"] = headers
     return msgspec.json.encode(frame)
+
+
+def error_event(code: str, message: str, param: str | None = None) -> Event:
+    """An `error` event: the stream ends here, and nothing is said of the response. Its number is not known."""
+    error = {"type": "error", "code": code, "message": message, "param": param, "sequence_number": None}
+    return read_event(msgspec.json.encode(error))
 
 
 def failed_event(code: str, message: str, response_id: str | None, created_at: float) -> Event:

@@ -10,7 +10,9 @@ One process, one event loop, HTTP/1.1 and WebSocket, any ASGI application. What 
 - a shutdown that drains, then cancels, then closes (`server`).
 
 `scope["extensions"]["pointsman.flow"]["buffered"]()` is the number of bytes written but not yet handed to the
-kernel for this connection: a slow client makes it fall, a stalled one does not.
+kernel for this connection: a slow client makes it fall, a stalled one does not. `["write"](pieces)` next to it writes
+pieces of a body that was begun, or text messages, at once and without a task; it says whether it did, and does not
+while the client is too far behind or nothing can be written, where `send()` waits or says why.
 
 Importing this package installs the Twisted reactor (`loop`), so it comes before any import of `daphne.server` or
 `twisted.internet.reactor`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from asgiref.typing import ASGISendEvent, HTTPDisconnectEvent, HTTPResponseStartEvent
@@ -17,6 +18,7 @@ from gateway.server.scope import (
     flat_headers,
     header_problem,
     http_scope,
+    offer_write,
     opening_handshake,
     wants_websocket,
     websocket_scope,
@@ -130,6 +132,14 @@ class GatewayRequest(WebRequest):
         else:
             raise ValueError(f"An HTTP application cannot send {message['type']!r}.")
 
+    def write_now(self, pieces: Sequence[bytes]) -> bool:
+        """More of a body that was begun, written at once; False, and nothing is written, if only `send` can do it."""
+        encoder = self._encoder
+        if encoder is None or self.finished or self._gate.paused or self._closed is not None:
+            return False
+        self.transport.write(encoder.encode(b"".join(pieces), True))
+        return True
+
     def application_ended(self) -> None:
         """The application returned, failed or was cancelled; called once, by the server.
 
@@ -161,7 +171,9 @@ class GatewayRequest(WebRequest):
             problem = Refusal(400, "invalid_handshake", "A WebSocket handshake has no body; send it without one.")
         if problem is None:
             self.application_queue = self.inbox
-            self.server.create_application(self, http_scope(line, headers, self._peer()))
+            scope = http_scope(line, headers, self._peer())
+            offer_write(scope, self.write_now)
+            self.server.create_application(self, scope)
         else:
             self._connection.refuse(problem)
 

@@ -107,6 +107,13 @@ def websocket_scope(line: RequestLine, headers: list[Header], peer: Peer) -> Web
     }
 
 
+def offer_write(scope: HTTPScope | WebSocketScope, write: Callable[[Sequence[bytes]], bool]) -> None:
+    """Let the application write without `send`, by the connection's own `write`."""
+    extensions = scope["extensions"]
+    if extensions is not None:
+        extensions[FLOW_EXTENSION]["write"] = write
+
+
 def opening_handshake(line: RequestLine, headers: Iterable[Header]) -> bytes:
     """The request again, reduced to what a WebSocket implementation has to check."""
     lines = [line.method + b" / " + line.version]

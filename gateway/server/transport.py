@@ -95,6 +95,13 @@ class GatewayTransport(tcp.Server):
             self._call_soon(self._uncork)
             self._send(data)
 
+    def write_at_once(self, data: bytes) -> None:
+        """What `write` does, for whoever has joined what there is: the loop is not asked for a moment to join more."""
+        if self._corked or self.dataBuffer or not self.connected or self._writeDisconnected:
+            self.write(data)
+        else:
+            self._send(data)
+
     def writeSequence(self, iovec: list[bytes]) -> None:
         """Write the joined parts."""
         self.write(b"".join(iovec))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from asgiref.typing import (
@@ -24,6 +24,7 @@ from gateway.server.errors import INTERNAL_ERROR, STOPPING, ClientDisconnected, 
 from gateway.server.flow import Gate, Inbox
 from gateway.server.frames import BINARY, TEXT, frame_header
 from gateway.server.response import RequestLine, response_head
+from gateway.server.scope import offer_write
 
 if TYPE_CHECKING:
     from gateway.server.server import GatewayServer
@@ -64,6 +65,7 @@ class GatewayWebSocket(WebSocketProtocol):
         self.inbox = Inbox(max_messages=limits.queue_messages, max_bytes=limits.queue_bytes)
         self.gate = Gate()
         self._scope = scope
+        offer_write(scope, self.write_now)
         self._handshake: Deferred[tuple[str | None, dict[str, list[str]]]] | None = None
         self._denial: WebSocketResponseStartEvent | None = None
         self._denial_body: list[bytes] = []
@@ -189,6 +191,15 @@ class GatewayWebSocket(WebSocketProtocol):
             self._deny(message)
         else:
             raise ValueError(f"A WebSocket application cannot send {message['type']!r}.")
+
+    def write_now(self, texts: Sequence[bytes]) -> bool:
+        """Text messages in UTF-8, written at once; False, and nothing is written, if only `send` can do it."""
+        if self.state != self.STATE_OPEN or self._ended_because is not None or self.gate.paused:
+            return False
+        self.transport.write_at_once(
+            b"".join([part for text in texts for part in (frame_header(TEXT, len(text)), text)])
+        )
+        return True
 
     def application_ended(self) -> None:
         """The application returned, failed or was cancelled; called once, by the server."""

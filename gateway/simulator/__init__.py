@@ -5,7 +5,7 @@ It serves demo, tests and benchmark; traffic code never imports it. From a reque
 
     wire → http or websocket → backend (rules → script → plan with faults) → runner → sse or websocket → wire
 
-`rules`, `options`, `script`, `faults` and `plan` are pure.
+`rules`, `options`, `reply`, `sample`, `envelope`, `items`, `script`, `faults` and `plan` are pure.
 """
 
 from gateway.simulator.accounts import SimulatedAccount

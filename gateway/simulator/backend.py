@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.clock import Clock
 from gateway.simulator.accounts import SimulatedAccount, identify
+from gateway.simulator.archive import Archive, Kept
 from gateway.simulator.decoding import decode_body
+from gateway.simulator.envelope import Envelope
 from gateway.simulator.faults import Fault, Faults, Subject
+from gateway.simulator.issuer import Issuer
 from gateway.simulator.kinds import Moment
 from gateway.simulator.observed import Observed, Origin, RequestRecord, body_facts
+from gateway.simulator.operations import Files
 from gateway.simulator.options import Options, read_options
 from gateway.simulator.plan import (
     Circumstances,
@@ -23,6 +27,7 @@ from gateway.simulator.plan import (
     plan_turn,
 )
 from gateway.simulator.refusal import Refused, invalid
+from gateway.simulator.reply import choose_reply, wanted_by
 from gateway.simulator.rules import (
     History,
     Scene,
@@ -33,7 +38,7 @@ from gateway.simulator.rules import (
     check_turn,
     check_turn_state,
 )
-from gateway.simulator.script import Envelope, Script, choose_reply, write_script
+from gateway.simulator.script import Script, write_script
 from gateway.simulator.seal import seal
 from gateway.simulator.values import Json, decode_object, text
 
@@ -63,6 +68,7 @@ class Answer:
     stream: bool = True
     script: Script | None = None
     history: History = field(default_factory=History)
+    items: Sequence[Json] = ()
 
 
 class Backend:
@@ -83,6 +89,9 @@ class Backend:
         self.clock = clock
         self.observed = Observed(clock)
         self.stored = StoredResponses()
+        self.archive = Archive()
+        self.issuer = Issuer(clock)
+        self.files = Files()
         self.stopping = False
         self._keep_bodies = keep_bodies
         # Ids of two simulators differ, so that an id from before a restart is unknown after it.
@@ -150,6 +159,7 @@ class Backend:
         history = answer.history.with_output(answer.script.output, envelope.input_tokens)
         if envelope.store:
             self.stored.remember(request.account.name, envelope.response_id, history)
+            self._keep(request, answer.script, answer.items)
         if request.memory is not None:
             request.memory.remember(envelope.response_id, history)
 
@@ -194,9 +204,16 @@ class Backend:
             metadata=metadata if isinstance(metadata, dict) else {},
             input_tokens=turn.previous_tokens + new_tokens,
             cached_tokens=turn.previous_tokens,
+            background=body.get("background") is True,
+            max_output_tokens=_count(body.get("max_output_tokens")),
+            top_logprobs=_top_logprobs(body),
         )
-        reply = choose_reply(turn.items, turn.history.tools, options, request.account.name) if turn.generate else None
+        reply = None
+        if turn.generate:
+            reply = choose_reply(turn.items, turn.history.tools, options, request.account.name, wanted_by(body))
         script = write_script(reply, envelope, options)
+        if envelope.background:
+            self._keep(request, script, turn.items, options.interval)
         circumstances = self._circumstances(request.account, request.transport, body, options.interval)
         has_state = _given_turn_state(request, body)
         return Answer(
@@ -206,7 +223,14 @@ class Backend:
             stream=request.transport == "websocket" or body.get("stream") is True,
             script=script,
             history=turn.history,
+            items=turn.items,
         )
+
+    def _keep(self, request: Request, script: Script, items: Sequence[Json], interval: float = 0.0) -> None:
+        ends_at = self.clock.wall() + interval * (len(script.events) - 1)
+        begun, ended = script.response(0), script.response(-1)
+        kept = Kept(begun, ended, items, ends_at, events=script.events, interval=interval)
+        self.archive.keep(request.account.name, script.envelope.response_id, kept)
 
     def _take(self, request: Request, body: Json, moments: frozenset[Moment]) -> list[Fault]:
         subject = Subject(
@@ -228,6 +252,17 @@ def _given_turn_state(request: Request, body: Json) -> bool:
     metadata = body.get("client_metadata")
     in_body = isinstance(metadata, dict) and bool(metadata.get("x-codex-turn-state"))
     return in_body or "x-codex-turn-state" in request.headers
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _top_logprobs(body: Json) -> int | None:
+    """How many alternatives to each token a request wants to know; None without `include`."""
+    include = body.get("include")
+    wanted = isinstance(include, list) and "message.output_text.logprobs" in include
+    return (_count(body.get("top_logprobs")) or 0) if wanted else None
 
 
 def _note_refusal(record: RequestRecord, plan: Plan) -> None:

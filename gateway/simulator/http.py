@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import parse_qs
 
 import h11
 
 from gateway.simulator.accounts import limit_headers
+from gateway.simulator.archive import Timed
 from gateway.simulator.backend import Answer, Backend, Request
 from gateway.simulator.catalogue import catalogue, openai_list, wants_catalogue
 from gateway.simulator.control import CONTROL_PATH, control
+from gateway.simulator.issuer import PATHS
 from gateway.simulator.observed import RequestRecord
+from gateway.simulator.operations import is_operation, operate
+from gateway.simulator.plan import Outcome, Send
 from gateway.simulator.refusal import Refusal, Refused
 from gateway.simulator.runner import run
 from gateway.simulator.sse import JsonCarrier, SseCarrier
@@ -148,13 +154,66 @@ class HttpConnection:
         if head.path.startswith(CONTROL_PATH):
             status, answer = control(self._backend, head.method, head.path, body)
             self.respond(status, encode(answer), {})
+        elif head.path.startswith(PATHS):
+            status, answer = self._backend.issuer.answer(head.method, head.path, body)
+            self.respond(status, encode(answer), {})
         elif head.path.endswith("/responses") and head.method == "POST":
             self._begin_turn(head, body)
+        elif is_operation(head.method, head.path):
+            self._operate(head, body)
+        elif "/responses/" in head.path:
+            self._stored(head)
         elif head.path.endswith("/models") and head.method == "GET":
             self._models(head)
         else:
             message = f"There is nothing at {head.method} {head.path}."
             raise Refused(Refusal(404, message, code="not_found"))
+
+    def _stored(self, head: Head) -> None:
+        """A stored response; a call that needs no turn."""
+        account, record = self._backend.admit(self.number, head.path, head.headers)
+        query = {name: values[-1] for name, values in parse_qs(head.query).items()}
+        path = head.path.partition("/responses/")[2]
+        try:
+            if head.method == "GET" and query.get("stream") == "true":
+                timed = self._backend.archive.stream(account.name, path, query, self._backend.clock.wall())
+                self._record = record
+                self.wire.spawn(self._listened(timed, record))
+                return
+            answer = self._backend.archive.call(account.name, head.method, path, query, self._backend.clock.wall())
+        except Refused as error:
+            record.status, record.code = error.refusal.status, error.refusal.code
+            self._backend.observed.ended(record, Outcome.REFUSED)
+            raise
+        self._backend.observed.ended(record, Outcome.COMPLETED)
+        self.respond(200, encode(answer), {})
+
+    async def _listened(self, events: Sequence[Timed], record: RequestRecord) -> None:
+        """Say the events of a stored response, each when it comes."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        carrier = SseCarrier(self, {}, lambda: self._backend.observed.sent(record))
+        carrier.begin()
+        for event in events:
+            await asyncio.sleep(max(0.0, began + event.seconds - loop.time()))
+            carrier.send(Send(event.type, event.payload))
+            await self.wire.drain()
+        carrier.end()
+        self._backend.observed.ended(record, Outcome.COMPLETED)
+        self.finished()
+
+    def _operate(self, head: Head, body: bytes) -> None:
+        backend = self._backend
+        account, record = backend.admit(self.number, head.path, head.headers)
+        try:
+            account.check_limit(backend.clock.wall())
+            answer = operate(head.method, head.path, body, account.name, backend.files)
+        except Refused as error:
+            record.status, record.code = error.refusal.status, error.refusal.code
+            backend.observed.ended(record, Outcome.REFUSED)
+            raise
+        backend.observed.ended(record, Outcome.COMPLETED)
+        self.respond(200, encode(answer), limit_headers(account, backend.clock.wall()))
 
     def _models(self, head: Head) -> None:
         self._backend.identify(head.headers)
@@ -172,10 +231,15 @@ class HttpConnection:
 
     async def _turn(self, request: Request, answer: Answer, record: RequestRecord) -> None:
         backend = self._backend
-        headers = limit_headers(request.account, backend.clock.wall()) | {"openai-model": answer.model}
+        headers = limit_headers(request.account, backend.clock.wall()) | {"openai-model": _header_text(answer.model)}
         if answer.turn_state is not None:
             headers["x-codex-turn-state"] = answer.turn_state
         carrier = (SseCarrier if answer.stream else JsonCarrier)(self, headers, lambda: backend.observed.sent(record))
         await run(answer.plan.steps, carrier, answer.plan.interval, lambda: backend.remember(request, answer))
         backend.observed.ended(record, answer.plan.outcome)
         self.finished()
+
+
+def _header_text(value: str) -> str:
+    """`value` as a header can hold it: a client may name a model as it likes."""
+    return "".join(mark if mark.isascii() and mark.isprintable() else "?" for mark in value).strip()

@@ -29,6 +29,7 @@ class BodyFacts:
 
     size: int
     model: str = ""
+    effort: str | None = None
     previous_response_id: str | None = None
     input_length: int = 0
     input_types: dict[str, int] = field(default_factory=dict)
@@ -43,10 +44,11 @@ def body_facts(body: Json, size: int) -> BodyFacts:
     """Facts about a decoded body; `size` is its length in bytes as it came."""
     # A plain string is one user message.
     items = [{}] if isinstance(body.get("input"), str) else objects(body.get("input"))
-    metadata = body.get("client_metadata")
+    metadata, reasoning = body.get("client_metadata"), body.get("reasoning")
     return BodyFacts(
         size=size,
         model=text(body.get("model")),
+        effort=text(reasoning.get("effort")) or None if isinstance(reasoning, dict) else None,
         previous_response_id=text(body.get("previous_response_id")) or None,
         input_length=len(items),
         input_types=dict(Counter(text(item.get("type")) or "message" for item in items)),

@@ -23,7 +23,7 @@ class Options:
 
     `events` is the number of text deltas (None: as many as the text has words, up to a limit), `interval` the seconds
     between two events, `size` the bytes that each delta has at least. With `reasoning` a sealed reasoning item comes
-    first. `text` is said instead of the greeting.
+    first. `text` is said instead of the greeting; with `refusal` the model declines in these words.
     """
 
     events: int | None = None
@@ -31,6 +31,7 @@ class Options:
     size: int = 0
     reasoning: bool = False
     text: str | None = None
+    refusal: str | None = None
 
 
 def read_options(body: Json, defaults: Options) -> Options:
@@ -92,10 +93,15 @@ def _read_text(options: Options, value: str) -> Options:
     return replace(options, text=value or None)
 
 
+def _read_refusal(options: Options, value: str) -> Options:
+    return replace(options, refusal=value or None)
+
+
 _READERS: dict[str, Callable[[Options, str], Options]] = {
     "events": _read_events,
     "interval": _read_interval,
     "bytes": _read_bytes,
     "reasoning": _read_reasoning,
     "text": _read_text,
+    "refusal": _read_refusal,
 }

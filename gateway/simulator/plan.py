@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.simulator.accounts import DEFAULT_RESET, SimulatedAccount, limit_event
+from gateway.simulator.envelope import Event, event
 from gateway.simulator.faults import Fault, moment_of
 from gateway.simulator.kinds import Moment
 from gateway.simulator.refusal import (
@@ -24,7 +25,7 @@ from gateway.simulator.refusal import (
     usage_limit,
 )
 from gateway.simulator.rules import Transport
-from gateway.simulator.script import Event, Script, event, failed, incomplete, text_delta
+from gateway.simulator.script import Script, failed, incomplete, text_delta
 from gateway.simulator.values import encode
 
 NORMAL_CLOSE = 1000

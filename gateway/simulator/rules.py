@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gateway.simulator.refusal import Refused, invalid, previous_not_found
-from gateway.simulator.script import Tool, offered_tools
+from gateway.simulator.reply import Tool, offered_tools
 from gateway.simulator.seal import owner
 from gateway.simulator.values import Json, objects, text
 

@@ -41,7 +41,7 @@ class Simulator:
         self.backend = Backend(accounts, self.faults, options or Options(), clock or Clock(), keep_bodies=keep_bodies)
         self._address = (host, port)
         self._server: asyncio.Server | None = None
-        self._wires: set[Wire] = set()
+        self._wires: dict[Wire, None] = {}
         self._connections = 0
         self.faults.subscribe(self._check_idle)
 
@@ -74,7 +74,7 @@ class Simulator:
         """Listen; raises `OSError` when the port is taken."""
         loop = asyncio.get_running_loop()
         host, port = self._address
-        self._server = await loop.create_server(lambda: Wire(self._opened, self._wires.discard), host, port)
+        self._server = await loop.create_server(lambda: Wire(self._opened, self._closed), host, port)
         return self
 
     async def __aexit__(
@@ -108,9 +108,12 @@ class Simulator:
             self.observed.unsubscribe(changed.set)
 
     def _opened(self, wire: Wire) -> Receiver:
-        self._wires.add(wire)
+        self._wires[wire] = None
         self._connections += 1
         return HttpConnection(wire, self._connections, self.backend, self._upgrade)
+
+    def _closed(self, wire: Wire) -> None:
+        self._wires.pop(wire, None)
 
     def _upgrade(self, http: HttpConnection, head: Head, trailing: bytes) -> Receiver:
         connection = WebSocketConnection(http, head, self.backend)

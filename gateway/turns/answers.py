@@ -13,11 +13,13 @@ from gateway.errors import (
     ClientError,
     ConnectFailed,
     GatewayError,
+    KeyLimited,
     LivenessExpired,
     LocalRefusal,
     NoUsableAccount,
     OwnerBusy,
     OwnerGone,
+    OwnersDisagree,
     Refusal,
     UpstreamError,
     UpstreamRefused,
@@ -33,6 +35,8 @@ USAGE_LIMIT = "usage_limit_reached"
 # The clients give up at once on these codes, so a refusal that passes must never carry one.
 FATAL_OVERLOAD = "server_is_overloaded"
 UPSTREAM_RETRY_AFTER = 2
+# Seconds that a client is asked to wait by itself; of a longer wait its user is told.
+LONGEST_RETRY_AFTER = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,12 @@ def _local(error: LocalRefusal, route: Route) -> Answer:
     return _retry(503, error.code, error.message, error.retry_after)
 
 
+def _key_limited(error: KeyLimited, route: Route) -> Answer:
+    if error.retry_after <= LONGEST_RETRY_AFTER or error.resets_at is None:
+        return Answer(429, RATE_LIMIT, error.code, error.message, headers={"retry-after": str(error.retry_after)})
+    return Answer(429, USAGE_LIMIT, error.code, error.message, extra={"resets_at": error.resets_at})
+
+
 def _limited(error: AccountsLimited, route: Route) -> Answer:
     extra: dict[str, object] = {}
     if error.resets_at is not None:
@@ -92,16 +102,23 @@ def _owner_gone(error: OwnerGone, route: Route) -> Answer:
     return Answer(400, INVALID, error.code, error.message, "previous_response_id")
 
 
+def _owners_disagree(error: OwnersDisagree, route: Route) -> Answer:
+    return Answer(400, INVALID, error.code, error.message)
+
+
 def _owner_busy(error: OwnerBusy, route: Route) -> Answer:
     return _retry(409, error.code, error.message, 1, frame_status=503)
 
 
 def _upstream_lost(error: UpstreamError, route: Route) -> Answer:
     lost = not isinstance(error, ConnectFailed)
+    resets_at = error.resets_at if isinstance(error, ConnectFailed) else None
+    extra = {} if resets_at is None else {"resets_at": resets_at}
     if route is Route.CODEX:
         # That client tries a 502 thirty times within seconds, a 503 with Retry-After five times in its own time.
-        return _retry(503, error.code, error.message, UPSTREAM_RETRY_AFTER, lost=lost)
-    return Answer(502, SERVER, error.code, error.message, frame_status=503, lost=lost)
+        headers = {"retry-after": str(UPSTREAM_RETRY_AFTER)}
+        return Answer(503, SERVER, error.code, error.message, headers=headers, extra=extra, lost=lost)
+    return Answer(502, SERVER, error.code, error.message, extra=extra, frame_status=503, lost=lost)
 
 
 def _refused(error: UpstreamRefused, route: Route) -> Answer:
@@ -162,20 +179,19 @@ def _kept(refusal: Refusal) -> dict[str, str]:
     }
 
 
-def _retry(
-    status: int, code: str, message: str, after: int, *, frame_status: int | None = None, lost: bool = False
-) -> Answer:
-    headers = {"retry-after": str(after)}
-    return Answer(status, SERVER, code, message, headers=headers, frame_status=frame_status, lost=lost)
+def _retry(status: int, code: str, message: str, after: int, *, frame_status: int | None = None) -> Answer:
+    return Answer(status, SERVER, code, message, headers={"retry-after": str(after)}, frame_status=frame_status)
 
 
 ANSWERS: tuple[tuple[type[GatewayError], Callable[..., Answer]], ...] = (
     (ClientError, _client_error),
+    (KeyLimited, _key_limited),
     (LocalRefusal, _local),
     (AccountsLimited, _limited),
     (NoUsableAccount, _no_accounts),
     (OwnerGone, _owner_gone),
     (OwnerBusy, _owner_busy),
+    (OwnersDisagree, _owners_disagree),
     (UpstreamRefused, _refused),
     (LivenessExpired, _upstream_lost),
     (UpstreamError, _upstream_lost),

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from accounts.states import Transport
 from gateway.diagnostics import Trace
 from gateway.errors import UpstreamRefused
+from gateway.finish import finish_first
 from gateway.protocol.chain import new_items
 from gateway.protocol.events import Event
-from gateway.turns.finish import finish_first
-from gateway.turns.prepare import Delta, payload
+from gateway.turns.prepare import Delta, payload, unary_payload
 from gateway.turns.request import Downstream, TurnRequest
 from gateway.turns.routing import Routed, Router, credential_headers
 from gateway.upstream.exchange import Exchange, Target
-from gateway.upstream.headers import for_handshake, for_http
+from gateway.upstream.headers import for_handshake, for_http, for_unary
 from gateway.upstream.http import HttpTransport
 from gateway.upstream.lane import LaneExchange, LaneKey
 from gateway.upstream.pool import LanePool
@@ -31,13 +31,14 @@ MOST_COMPARED = 4
 class Opened:
     """A borrowed exchange (close it), what to send on it, and metadata that came while its lane was idle.
 
-    `implicit` says that the gateway made the full request into a continuation.
+    `implicit` says that the gateway made the full request into a continuation; `lane` names the lane, if it is one.
     """
 
     exchange: Exchange
     payload: bytes
     idle_events: list[Event]
     implicit: bool = False
+    lane: LaneKey | None = None
 
 
 class Carriage:
@@ -66,12 +67,18 @@ class Carriage:
             return self._open_http(request, replace(routed, on_lane=False), trace)
 
     def _open_http(self, request: TurnRequest, routed: Routed, trace: Trace) -> Opened:
-        account = routed.account
+        account, operation = routed.account, request.operation
+        if operation is not None:
+            headers = for_unary(request.headers, credential_headers(account), routed.turn_state)
+            target = Target(account.id, account.base_url, headers, trace, account.proxy)
+            unary = self._http.unary(target, operation.method, operation.url(account.base_url))
+            return Opened(unary, unary_payload(routed), [])
         headers = for_http(request.headers, credential_headers(account), routed.turn_state)
         exchange = self._http.exchange(
-            Target(account.id, account.base_url, headers, trace), runs=request.downstream is Downstream.SSE
+            Target(account.id, account.base_url, headers, trace, account.proxy),
+            runs=request.downstream is Downstream.SSE,
         )
-        return Opened(exchange, self._payload(request, routed), [])
+        return Opened(exchange, payload(routed), [])
 
     async def _open_lane(self, request: TurnRequest, routed: Routed, trace: Trace, *, may_continue: bool) -> Opened:
         previous = request.body.previous_response_id
@@ -90,7 +97,7 @@ class Carriage:
         except BaseException:  # whatever ended it, the borrowed lane goes back
             await finish_first(exchange.close(clean=False))
             raise
-        return Opened(exchange, self._payload(request, routed, delta), events, delta is not None)
+        return Opened(exchange, payload(routed, delta), events, delta is not None, exchange.lane.key)
 
     async def _borrow(
         self, request: TurnRequest, routed: Routed, trace: Trace, key: LaneKey, delta: Delta | None
@@ -99,7 +106,7 @@ class Carriage:
         if request.socket is not None:
             await self._pool.retire_session(request.socket, but=account.id)
         headers = for_handshake(request.headers, credential_headers(account))
-        target = Target(account.id, account.base_url, headers, trace)
+        target = Target(account.id, account.base_url, headers, trace, account.proxy)
         return await self._pool.borrow(key, target, prefer=None if delta is None else delta.response_id)
 
     def _find_delta(self, request: TurnRequest, key: LaneKey) -> Delta | None:
@@ -112,6 +119,3 @@ class Carriage:
                 if items is not None:
                     return Delta(lane.chain.response_id, items)
         return None
-
-    def _payload(self, request: TurnRequest, routed: Routed, delta: Delta | None = None) -> bytes:
-        return payload(request, routed, delta)

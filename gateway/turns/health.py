@@ -5,7 +5,7 @@ Everything takes effect in memory at once; the runtime writes it down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -14,7 +14,8 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from accounts.circuit import Circuits, CircuitState
+from accounts.circuit import CircuitState
+from accounts.circuits import Circuits
 from accounts.quota import Quotas
 from accounts.readings import read_event, read_headers, read_refusal
 from accounts.registry import AccountSnapshot, Registry
@@ -38,6 +39,9 @@ class TokenRefresher(Protocol):
 
     async def refresh(self, account: int, refused: str | None = None) -> Refreshed:
         """See `accounts.tokens.Refresher.refresh`."""
+
+    async def keep(self, proxies: Collection[str]) -> None:
+        """Let go of the connections by all other proxies."""
 
     async def close(self) -> None:
         """Wait for what is under way."""
@@ -65,33 +69,44 @@ class Health:
     """Keeps circuits and quotas of the pool, and tells the registry of states."""
 
     def __init__(
-        self, registry: Registry, refresher: TokenRefresher, clock: Clock, circuits_changed: CircuitsChanged
+        self,
+        registry: Registry,
+        refresher: TokenRefresher,
+        clock: Clock,
+        circuits: Circuits,
+        circuits_changed: CircuitsChanged,
     ) -> None:
-        self.circuits = Circuits()
+        self.circuits = circuits
         self.quotas = Quotas()
         self._registry = registry
         self._refresher = refresher
         self._clock = clock
         self._circuits_changed = circuits_changed
+        self._worked_at: dict[int, float] = {}
+        self._unreachable_since: dict[int, float] = {}
 
     def begin(self, account: AccountSnapshot, turn: UUID, model: str | None) -> Trial:
         """A turn is given to `account`."""
         now = self._clock.wall()
-        self._changed(self.circuits.admit(account.id, now), turn)
+        self._changed(self.circuits.admit(account.id, now, turn), turn)
         return Trial(account, turn, model, now)
 
     def worked(self, trial: Trial) -> None:
         """The account has answered: its response started."""
-        self._changed(self.circuits.succeeded(trial.account.id, trial.began, self._clock.wall()), trial.turn)
+        now = self._clock.wall()
+        self._worked_at[trial.account.id] = now
+        self._unreachable_since.pop(trial.account.id, None)
+        states = self.circuits.succeeded(trial.account.id, trial.began, now, trial.turn)
+        self._changed(states, trial.turn)
 
     def failed(self, trial: Trial, cause: Cause, blame: Blame, error: GatewayError) -> None:
         """The attempt has failed, and `blame` says what that means for the account."""
-        if blame is Blame.EVIDENCE:
+        if blame is Blame.EVIDENCE or (cause is Cause.CONNECT_FAILED and self._is_alone_out_of_reach(trial)):
             self._evidence(trial, cause)
         elif cause is Cause.REJECTED:
             self.worked(trial)
         else:
-            self.circuits.released(trial.account.id, trial.began)
+            self.circuits.released(trial.account.id, trial.began, trial.turn)
         if blame in (Blame.LIMITED, Blame.PAUSED):
             self._limit(trial, error)
         elif blame is Blame.LOGIN:
@@ -100,17 +115,22 @@ class Health:
 
     def over(self, trial: Trial) -> None:
         """The turn has ended without saying anything (more) about the account."""
-        self.circuits.released(trial.account.id, trial.began)
+        self.circuits.released(trial.account.id, trial.began, trial.turn)
 
     async def renew(self, account: AccountSnapshot) -> Renewal:
         """Refresh the token that was just refused, once."""
         if account.kind is not Kind.CODEX or account.credentials is None:
             return Renewal.REFUSED
-        refreshed = await self._refresher.refresh(account.id, refused=account.credentials.bearer)
+        try:
+            refreshed = await self._refresher.refresh(account.id, refused=account.credentials.bearer)
+            if refreshed.credentials is not None:
+                await self._registry.refresh()
+        except Exception as error:  # noqa: BLE001 - the store's errors are foreign here, and not the account's fault
+            log.error("token_not_refreshed", account=account.name, error=type(error).__name__)
+            return Renewal.LATER
         if refreshed.credentials is None:
             log.warning("token_not_refreshed", account=account.name, result=str(refreshed.result))
             return Renewal.LATER if refreshed.result is Result.LATER else Renewal.REFUSED
-        await self._registry.refresh()
         current = self._registry.get(account.id)
         changed = current is not None and current.credentials not in (None, account.credentials)
         return Renewal.DONE if changed else Renewal.REFUSED
@@ -129,10 +149,23 @@ class Health:
             return
         self.quotas.observe(account_id, read_event(payload, self._clock.wall()))
 
+    def keep(self, accounts: Collection[int]) -> None:
+        """Forget all accounts but these: the others have left the pool."""
+        self.circuits.keep(accounts)
+        self.quotas.keep(accounts)
+        self._worked_at = {account: at for account, at in self._worked_at.items() if account in accounts}
+        self._unreachable_since = {key: at for key, at in self._unreachable_since.items() if key in accounts}
+
+    def _is_alone_out_of_reach(self, trial: Trial) -> bool:
+        """Whether other accounts have worked since this one could not be reached: then it is not our own network."""
+        since = self._unreachable_since.setdefault(trial.account.id, trial.began)
+        return any(at > since for account, at in self._worked_at.items() if account != trial.account.id)
+
     def _evidence(self, trial: Trial, cause: Cause) -> None:
         now = self._clock.wall()
         pool = {each.id for each in self._registry.accounts if each.state_at(now) is State.ACTIVE} | {trial.account.id}
-        self._changed(self.circuits.failed(trial.account.id, cause, trial.began, now, pool), trial.turn)
+        states = self.circuits.failed(trial.account.id, cause, trial.began, now, pool, trial.turn)
+        self._changed(states, trial.turn)
 
     def _limit(self, trial: Trial, error: GatewayError) -> None:
         """A 429 rests the account, or one model of it, until the time it names."""

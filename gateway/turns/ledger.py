@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
+from gateway.continuity.leases import Written
 from gateway.errors import LedgerUnavailable
+from gateway.metering.usage import Elsewhere
 from gateway.turns.record import TurnRecord
 
 log = structlog.get_logger("gateway.ledger")
@@ -25,6 +28,14 @@ GATHER = 0.25
 
 class LedgerError(Exception):
     """The store could not write a batch; nothing of the batch was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What came of a commit: its claims and anchors, and what other processes have counted for the keys it watches."""
+
+    leases: Written = field(default_factory=Written)
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
 
 
 Write = Callable[[Sequence[TurnRecord]], Awaitable[None]]
@@ -115,7 +126,7 @@ class Ledger:
             self._closing = closing + self._closing
         else:
             for record in records:
-                record.session = None
+                record.sessions.clear()
         for _, future in opening:
             if future.done():
                 continue

@@ -13,7 +13,7 @@ from accounts.registry import AccountSnapshot
 from accounts.states import Kind
 from gateway.protocol.body import Body, as_frame, as_http, parse_body, with_fields, without_item_ids
 from gateway.protocol.headers import TURN_STATE
-from gateway.turns.request import TurnRequest
+from gateway.turns.ties import Tie
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +25,29 @@ class Delta:
 
 
 class Place(Protocol):
-    """Where a request goes; `turn_state` is what the account may be shown."""
+    """Where a request goes, and what of it: `tie` holds the body, `turn_state` is what the account may be shown."""
 
     @property
     def account(self) -> AccountSnapshot: ...
     @property
     def on_lane(self) -> bool: ...
     @property
+    def tie(self) -> Tie: ...
+    @property
     def moved(self) -> bool: ...
     @property
     def turn_state(self) -> str | None: ...
 
 
-def payload(request: TurnRequest, place: Place, delta: Delta | None = None) -> bytes:
+def unary_payload(place: Place) -> bytes:
+    """What is sent of a request that is passed through: its body as it came, but for labels of another account."""
+    body = place.tie.body
+    return without_item_ids(body) if place.moved else body.raw
+
+
+def payload(place: Place, delta: Delta | None = None) -> bytes:
     """What is sent: a text frame for a lane, else a request body."""
-    body, on_lane = request.body, place.on_lane
+    body, on_lane = place.tie.body, place.on_lane
     if place.moved:
         # Item ids are labels of the account that gave them; a call is known by its call_id.
         body = parse_body(without_item_ids(body))

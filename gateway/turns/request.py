@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from gateway.continuity.rules import SessionKey, session_key
 from gateway.keys import KeySnapshot
 from gateway.protocol.body import Body
 from gateway.protocol.headers import TURN_STATE
+from gateway.turns.operations import Operation
 from gateway.turns.turn import BodyKind
 
 
@@ -23,16 +24,23 @@ class Route(StrEnum):
 
 
 class Downstream(StrEnum):
-    """How the client wants its answer."""
+    """How the client wants its answer; as chat it is translated."""
 
     WEBSOCKET = "websocket"
     SSE = "sse"
     JSON = "json"
+    CHAT_SSE = "chat_sse"
+    CHAT_JSON = "chat_json"
 
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """Everything the engine needs to know of a request. `socket` names the client's own WebSocket, if it has one."""
+    """Everything the engine needs to know of a request. `socket` names the client's own WebSocket, if it has one.
+
+    `asked_model` is the alias that the client used for the model in `body`, or empty. `via` is the replica that the
+    client is connected to, where that is another one.
+    `operation` is what it asks for if that is no response.
+    """
 
     key: KeySnapshot
     route: Route
@@ -40,8 +48,11 @@ class TurnRequest:
     headers: Sequence[tuple[str, str]]
     body: Body
     received_at: float
+    id: uuid.UUID
     socket: str | None = None
-    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    asked_model: str = ""
+    via: uuid.UUID | None = None
+    operation: Operation | None = None
 
     @cached_property
     def session(self) -> SessionKey | None:
@@ -59,8 +70,8 @@ class TurnRequest:
     def turn_state(self) -> str | None:
         """`x-codex-turn-state`, which an account issued and only that account may see again.
 
-        It leads a request back to that account but holds nothing that the request needs, so it does not bind: a body
-        that moves leaves it behind, like item ids. Else a limit in the middle of a tool loop would trap the turn.
+        It is evidence of where its turn belongs, but holds nothing that the request needs: a turn that may move leaves
+        it behind, like item ids. Else a limit in the middle of a tool loop would trap the turn.
 
         On a WebSocket it is in the body alone: the headers there are the handshake's, not this request's.
         """

@@ -10,7 +10,7 @@ from gateway.turns.answers import Answer
 
 
 class Sink(Protocol):
-    """One turn's way to its client. The turn's task calls everything but `tick`; a send may wait for the client.
+    """One turn's way to its client. Only the turn's task calls what may wait for the client.
 
     A send after the client left raises `ClientLost`.
     """
@@ -20,6 +20,12 @@ class Sink(Protocol):
 
     async def deliver(self, events: Sequence[Event]) -> None:
         """Give the client these events, in order; the last one may be terminal, and nothing follows it."""
+
+    def pass_on(self, events: Sequence[Event]) -> bool:
+        """Give the client plain events without waiting for it; False, and nothing was given, if they need `deliver`.
+
+        Called between two deliveries, also from outside the turn's task.
+        """
 
     async def refuse(self, answer: Answer) -> None:
         """Tell the client why there is no (further) answer; nothing follows it."""

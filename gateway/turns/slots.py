@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.clock import Clock
@@ -29,12 +29,18 @@ class Offer:
     full: frozenset[int]
 
 
+# This process's part of an account's limit: the account, the limit, and what is held of it here.
+Share = Callable[[int, int, int], int]
+
+
 class AccountStreams:
     """Counts streams; `take` one before a turn is routed, `release` it when the upstream work has ended."""
 
     def __init__(self, clock: Clock, wait: float) -> None:
         self._clock = clock
         self._wait = wait
+        self._share: Share | None = None
+        self._limits: dict[int, int] = {}
         self._active: Counter[int] = Counter()
         self._queue: FairQueue[_Waiter] = FairQueue()
         self._mean_hold = 1.0
@@ -43,10 +49,37 @@ class AccountStreams:
         """Responses that the account carries now."""
         return self._active[account_id]
 
+    def use(self) -> Mapping[int, int]:
+        """Responses by account."""
+        return {account_id: count for account_id, count in self._active.items() if count}
+
+    def share(self, share: Share | None) -> None:
+        """This process's part of the limits has changed; None when it is alone. Everybody who waits chooses again."""
+        self._share = share
+        self.pool_changed()
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes use the accounts too."""
+        return self._share is not None
+
+    def part(self, account_id: int, limit: int) -> int:
+        """How many responses this process may let the account carry, of `limit` in all."""
+        self._limits[account_id] = limit
+        return limit if self._share is None else self._share(account_id, limit, self._active[account_id])
+
     @property
     def waiting(self) -> int:
         """Turns that wait for an account."""
         return len(self._queue)
+
+    def by_account(self) -> Counter[int]:
+        """Responses that each account carries now."""
+        return +self._active
+
+    def waiting_by_account(self) -> Counter[int]:
+        """Turns that wait for each account; one that would take any of several counts for each."""
+        return Counter(account for waiter in self._queue for account in waiter.accounts)
 
     async def take(self, client: int, choose: Callable[[], Offer]) -> Stream:
         """A stream on the best account that `choose` offers, waiting while all are full.
@@ -96,6 +129,9 @@ class AccountStreams:
         """A stream has ended; hand it to the first waiter that can use it."""
         self._active[account_id] -= 1
         self._mean_hold += 0.1 * (self._clock.monotonic() - taken_at - self._mean_hold)
+        if self.shared and self._active[account_id] >= self.part(account_id, self._limits.get(account_id, 1)):
+            # Other processes use more of the account than before.
+            return
         waiter = self._queue.take_any(lambda waiter: account_id in waiter.accounts and _stays(waiter))
         if waiter is not None:
             self._active[account_id] += 1

@@ -7,20 +7,23 @@ from collections.abc import Callable
 
 from gateway.conf import Tunables
 from gateway.errors import GatewayError, UpstreamSilent
-from gateway.turns.sink import Sink
 
 
 class Watch:
     """Aborts its turn through `abort` when a limit passes. `start` it once, `stop` it before the turn settles.
 
+    `tick` looks after the client, as `Sink.tick` does.
+
     The relay only notes in `waiting_since` (the loop's time) when it began to wait for the next events, and None while
     events are on their way to the client, whose slowness is not the upstream's. No timer is touched per event.
     """
 
-    def __init__(self, tunables: Tunables, sink: Sink, abort: Callable[[GatewayError], None]) -> None:
+    def __init__(
+        self, tunables: Tunables, tick: Callable[[float], float], abort: Callable[[GatewayError], None]
+    ) -> None:
         self._start_limit = tunables.response_start_timeout
         self._idle_limit = tunables.stream_idle_timeout
-        self._sink = sink
+        self._tick_client = tick
         self._abort = abort
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +59,7 @@ class Watch:
     def _tick(self) -> None:
         now = self._loop.time()
         try:
-            due = min(self._sink.tick(now), self._check_upstream(now))
+            due = min(self._tick_client(now), self._check_upstream(now))
         except GatewayError as error:
             self._timer = None
             self._abort(error)

@@ -14,10 +14,12 @@ from websockets.frames import BINARY, CLOSE, DATA_OPCODES, Frame
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
+from accounts.proxy import proxy_for_websockets
 from gateway.clock import Clock
 from gateway.conf import MIB, Tunables
 from gateway.diagnostics import address
 from gateway.errors import ConnectFailed
+from gateway.protocol.frames import FrameCutter
 from gateway.upstream.exchange import Target
 from gateway.upstream.translate import dial_error, lane_error
 
@@ -26,6 +28,10 @@ MAX_FRAME = 16 * MIB
 READ_BATCH = 256 * 1024
 # Fewer waiting bytes than this are told to nobody: no limit is that small, and most events find none waiting.
 NOTEWORTHY = 64 * 1024
+
+
+# Takes messages the moment they arrive, all or none; called on the event loop, it must return at once.
+Take = Callable[[list[bytes]], bool]
 
 
 class ConnectionListener(Protocol):
@@ -41,21 +47,27 @@ class ConnectionListener(Protocol):
 class LaneConnection(ClientConnection):
     """Reading is never paused, since a paused socket hides its pongs; what waits is counted instead.
 
-    Messages go from the parser straight to whoever reads. The library's own queue, made for any number of readers and
-    for flow control, would take half of the time that a relayed event costs.
+    Text messages go from the socket straight to whoever reads. The library's parser, and its queue, which is made for
+    any number of readers and for flow control, would take most of the time that a relayed event costs. They get the
+    handshake and every frame that is not a short and whole text.
     """
 
     listener: ConnectionListener | None = None
     last_heard = 0.0
     got_binary = False
-    _discarding = False
 
     def __init__(self, protocol: ClientProtocol, **options: Any) -> None:
         super().__init__(protocol, **options)
-        self.waiting_bytes = 0
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._frames = FrameCutter()
+        self._handshake_end = b""
         self._messages: list[bytes] = []
+        self._size = 0
         self._fragments = bytearray()
         self._reader: asyncio.Future[None] | None = None
+        self._take: Take | None = None
+        self._discarding = False
         self._lost = False
 
     @property
@@ -63,12 +75,43 @@ class LaneConnection(ClientConnection):
         """Complete messages that nobody has read yet."""
         return len(self._messages)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What nobody has read yet, parts of messages included."""
+        return self._size + len(self._fragments)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_heard = self.loop.time()
+        state = self.protocol.state
+        if state is State.CONNECTING:
+            data = self._shake_hands(data)
+        elif state is State.OPEN:
+            self.received_bytes += len(data)
+            messages, data = self._frames.cut(data)
+            if messages and not (self._take is not None and self._take(messages)):
+                self._keep(messages)
+        if data:
+            super().data_received(data)
+
+    def _shake_hands(self, data: bytes) -> bytes:
+        """Give the library a response's head; frames may follow in the same piece. Returns what is the library's."""
+        seen = self._handshake_end + data
+        end = seen.find(b"\r\n\r\n") + 4
+        if end < 4:
+            self._handshake_end = seen[-3:]
+            return data
+        head, rest = data[: len(data) - len(seen) + end], seen[end:]
+        super().data_received(head)
+        if self.protocol.state is State.CONNECTING:
+            return rest
+        if rest:
+            self.data_received(rest)
+        return b""
+
     def process_event(self, event: Request | Response | Frame) -> None:
         if isinstance(event, Frame):
-            self.last_heard = self.loop.time()
             if event.opcode in DATA_OPCODES:
-                if not self._discarding:
-                    self._take_frame(event)
+                self._take_frame(event)
                 return
             if event.opcode is CLOSE:
                 # The library waits for the upstream to end TCP too, without a limit; a reader must not.
@@ -80,34 +123,50 @@ class LaneConnection(ClientConnection):
             self.transport.abort()
 
     def _take_frame(self, frame: Frame) -> None:
-        data = bytes(frame.data)
-        self.waiting_bytes += len(data)
+        """A frame that the library has read: long, binary, or a part of a message."""
         if frame.opcode is BINARY:
             self.got_binary = True
         if frame.fin and not self._fragments:
-            self._messages.append(data)
-        else:
-            self._fragments += data
+            self._keep([bytes(frame.data)])
+        elif not self._discarding:
+            self._fragments += frame.data
             if frame.fin:
-                self._messages.append(bytes(self._fragments))
+                message = bytes(self._fragments)
                 self._fragments.clear()
-        if self._reader is not None and self._messages and not self._reader.done():
+                self._keep([message])
+            else:
+                self._tell_backlog()
+
+    def _keep(self, messages: list[bytes]) -> None:
+        """Let messages wait, and wake whoever waits for them."""
+        if self._discarding:
+            return
+        self._messages += messages
+        self._size += sum(map(len, messages))
+        self._wake_reader()
+        self._tell_backlog()
+
+    def _wake_reader(self) -> None:
+        # What comes from now on is behind what the reader will find.
+        self._take = None
+        if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+    def _tell_backlog(self) -> None:
         if self.listener is not None and self.waiting_bytes > NOTEWORTHY:
             self.listener.backlog_grew(self.waiting_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._lost = True
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        self._wake_reader()
         if self.listener is not None:
             self.listener.connection_lost()
 
     def discard(self) -> None:
         """Nobody will read any more: drop what waits, and what still comes until the socket is closed."""
         self._discarding = True
-        self.waiting_bytes = 0
+        self._size = 0
         self._messages.clear()
         self._fragments.clear()
 
@@ -116,25 +175,26 @@ class LaneConnection(ClientConnection):
         self.discard()
         await super().close(code, reason)
 
-    async def read(self) -> list[bytes]:
+    async def read(self, take: Take | None = None) -> list[bytes]:
         """Wait for a message, then take all that are complete, up to a batch; raises `UpstreamError`s.
 
-        One task reads at a time. A cancelled read loses nothing.
+        One task reads at a time. A cancelled read loses nothing. While it waits, messages are offered to `take` first,
+        and are not returned if it takes them.
         """
         while not self._messages:
             if self._lost:
                 raise lane_error(self.close_exc) from self.close_exc
             self._reader = self.loop.create_future()
+            self._take = take
             try:
                 await self._reader
             finally:
-                self._reader = None
-        if self.waiting_bytes <= READ_BATCH:
+                self._reader = self._take = None
+        if self._size <= READ_BATCH:
             messages, self._messages = self._messages, []
         else:
             messages = self._first_batch()
-        for message in messages:
-            self.waiting_bytes -= len(message)
+        self._size -= sum(map(len, messages))
         return messages
 
     def _first_batch(self) -> list[bytes]:
@@ -157,6 +217,7 @@ class LaneConnection(ClientConnection):
             await self.send(text, text=True)
         except ConnectionClosed as error:
             raise lane_error(error) from error
+        self.sent_bytes += len(text)
 
     async def answers_ping(self, within: float) -> bool:
         """Whether a pong comes within so many seconds."""
@@ -200,7 +261,7 @@ class WebSocketDialer:
             create_connection=LaneConnection,
             additional_headers=list(target.headers),
             user_agent_header=None,
-            proxy=target.proxy,
+            proxy=proxy_for_websockets(target.proxy),
             compression=None,
             max_size=MAX_FRAME,
             max_queue=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.diagnostics import Trace
@@ -15,17 +15,21 @@ from gateway.protocol.events import Event
 class Target:
     """Where an exchange goes: the account's base URL and every header of the request, credentials included.
 
-    `trace` tells whose attempt it is.
+    `trace` tells whose attempt it is. With a `proxy` there is no other way to the account.
     """
 
     account_id: int
     base_url: str
     headers: Sequence[tuple[str, str]]
     trace: Trace
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"<Target account {self.account_id}>"
+
+
+# Passes plain events on to the client at once, all or none; says whether it did.
+PassOn = Callable[[Sequence[Event]], bool]
 
 
 class Exchange(Protocol):
@@ -40,8 +44,13 @@ class Exchange(Protocol):
     async def send(self, payload: bytes) -> None:
         """Cross the send boundary. `ConnectFailed` means that provably nothing was sent."""
 
-    async def receive(self) -> list[Event]:
-        """Wait for the next events, at least one, and return all that are there."""
+    async def receive(self, pass_on: PassOn | None = None) -> list[Event]:
+        """Wait for the next events, at least one, and return all that are there.
+
+        Events that only have to be carried are offered to `pass_on` the moment they arrive. What it takes is not
+        returned, so a response may pass without its task being woken for each event. It is called on the event loop,
+        only during this call, with events in their order.
+        """
 
     def headers(self) -> Mapping[str, str]:
         """The upstream's response or handshake headers, names in lower case; call it after `send`."""
@@ -52,8 +61,8 @@ class Exchange(Protocol):
     def backlog(self) -> int:
         """Bytes that wait to be received."""
 
-    def publish(self, response_id: str) -> None:
-        """The response is complete: what continues it belongs to this exchange's connection."""
+    def publish(self, response_id: str) -> bool:
+        """The response is complete: what continues it belongs to this exchange's connection, if it returns True."""
 
     def remember(self, chain: Chain | None) -> None:
         """The connection now holds `chain`, which a later full request may prove to extend."""

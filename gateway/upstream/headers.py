@@ -54,6 +54,21 @@ def for_http(
     ]
 
 
+def for_unary(
+    client_headers: Iterable[tuple[str, str]], credentials: Mapping[str, str], turn_state: str | None
+) -> list[tuple[str, str]]:
+    """Headers of a request that is answered by a document. Its body has the type that the client gave it."""
+    headers = list(client_headers)
+    kept = [(name, value) for name, value in headers if name in ("content-type", "accept")]
+    return [
+        *((name, value) for name, value in forwarded(headers) if name != TURN_STATE),
+        *([(TURN_STATE, turn_state)] if turn_state else []),
+        *credentials.items(),
+        *kept,
+        ("accept-encoding", "identity"),
+    ]
+
+
 def for_handshake(client_headers: Iterable[tuple[str, str]], credentials: Mapping[str, str]) -> list[tuple[str, str]]:
     """Headers of a WebSocket handshake. Turn state belongs to a request, so a lane does not carry it."""
     headers = [(name, value) for name, value in forwarded(client_headers) if name != TURN_STATE]

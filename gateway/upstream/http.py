@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
 import httpx
 
+from accounts.http_clients import HttpClients, Loan
+from accounts.proxy import ProxyTransport
 from gateway.clock import Clock
 from gateway.conf import MIB, Tunables
-from gateway.diagnostics import address
-from gateway.errors import Refusal, UpstreamLost, UpstreamRefused
+from gateway.diagnostics import Trace, address
+from gateway.errors import Refusal, UpstreamEnded, UpstreamLost, UpstreamRefused
 from gateway.protocol.chain import Chain
-from gateway.protocol.events import Event, refusal_from_http
+from gateway.protocol.events import DOCUMENT, Event, Kind, only_plain, refusal_from_http
 from gateway.protocol.sse import SseSplitter
-from gateway.upstream.exchange import Target
+from gateway.upstream.chunks import MOST_JOINED, ReadyChunks
+from gateway.upstream.exchange import PassOn, Target
+from gateway.upstream.network import DirectTransport
 from gateway.upstream.translate import http_error
 
 EVENT_LIMIT = 16 * MIB
 REFUSAL_LIMIT = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
 
 
 class HttpTransport:
@@ -30,12 +44,16 @@ class HttpTransport:
         self._tunables = tunables
         self._clock = clock
         self._network = network
-        self._clients: dict[str | None, httpx.AsyncClient] = {}
+        self._clients = HttpClients(self._make_client, tunables.close_timeout)
 
     async def warm_up(self) -> None:
         """Load what httpx loads at its first request, a third of a second's work that no turn should wait for."""
-        self._client(None)
-        await anyio.lowlevel.checkpoint()
+        async with self._clients.borrowed(None):
+            await anyio.lowlevel.checkpoint()
+
+    async def keep(self, proxies: Collection[str]) -> None:
+        """Let go of the connections by all other proxies, when what runs on them has ended."""
+        await self._clients.keep(proxies)
 
     def exchange(self, target: Target, *, runs: bool = False) -> HttpExchange:
         """An exchange with `target`; no connection is made before its `send`.
@@ -43,40 +61,71 @@ class HttpTransport:
         With `runs` plain events are not told apart: whoever takes them passes their bytes on as they came.
         """
         splitter = SseSplitter(EVENT_LIMIT, runs=runs)
-        return HttpExchange(self._client(target.proxy), target, self._tunables, self._clock, splitter)
+        return HttpExchange(self._clients, target, ("POST", "/responses"), self._tunables, self._clock, splitter)
+
+    def follow(self, target: Target, path: str) -> HttpExchange:
+        """A stream of events that is there already, under the target's base URL; `send` asks for it."""
+        return HttpExchange(self._clients, target, ("GET", path), self._tunables, self._clock, SseSplitter(EVENT_LIMIT))
+
+    async def look(self, url: str, headers: Mapping[str, str], proxy: str | None) -> httpx.Response:
+        """`GET` a small document for a person who looks for a fault; httpx's errors come through as they are."""
+        async with self._clients.borrowed(proxy) as client:
+            return await client.get(url, headers=_raw(list(headers.items())))
+
+    def unary(self, target: Target, method: str, url: str) -> UnaryExchange:
+        """One request to `url` that is answered by one document; no connection is made before its `send`."""
+        return UnaryExchange(self._clients, target, (method, url), self._tunables, self._clock)
 
     async def fetch(self, target: Target, path: str) -> httpx.Response:
         """`GET` a small document under the target's base URL; raises `UpstreamError`s, not for a status."""
         try:
-            return await self._client(target.proxy).get(target.base_url + path, headers=_raw(target.headers))
+            async with self._clients.borrowed(target.proxy) as client:
+                return await client.get(target.base_url + path, headers=_raw(target.headers))
         except httpx.HTTPError as error:
             raise http_error(error) from error
 
-    async def close(self) -> None:
-        for client in self._clients.values():
-            await client.aclose()
-        self._clients.clear()
+    async def call(self, target: Target, method: str, path: str) -> Document:
+        """Make a small request without a body under the target's base URL.
 
-    def _client(self, proxy: str | None) -> httpx.AsyncClient:
-        if proxy not in self._clients:
-            t = self._tunables
-            self._clients[proxy] = httpx.AsyncClient(
-                transport=self._network,
-                proxy=proxy,
-                # The environment's proxy variables are for other programs: an account's own proxy is the one rule.
-                trust_env=False,
-                follow_redirects=False,
-                timeout=httpx.Timeout(
-                    connect=t.connect_timeout, read=t.read_timeout, write=t.write_timeout, pool=t.pool_timeout
-                ),
-                limits=httpx.Limits(
-                    max_connections=t.http_max_connections,
-                    max_keepalive_connections=t.http_max_idle,
-                    keepalive_expiry=t.http_idle_expiry,
-                ),
-                headers={"user-agent": "pointsman"},
-            )
-        return self._clients[proxy]
+        Raises `UpstreamError`s, not for a status. The answer may have as many bytes as an event.
+        """
+        headers = _raw(target.headers)
+        url = target.base_url + path
+        try:
+            async with (
+                self._clients.borrowed(target.proxy) as client,
+                client.stream(method, url, headers=headers) as response,
+            ):
+                body = b""
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > EVENT_LIMIT:
+                        raise UpstreamLost(f"The upstream's answer has more than {EVENT_LIMIT} bytes.")
+        except httpx.HTTPError as error:
+            raise http_error(error) from error
+        return Document(response.status_code, body, dict(response.headers))
+
+    async def close(self) -> None:
+        await self._clients.close()
+
+    def _make_client(self, proxy: str | None) -> httpx.AsyncClient:
+        t = self._tunables
+        limits = httpx.Limits(
+            max_connections=t.http_max_connections,
+            max_keepalive_connections=t.http_max_idle,
+            keepalive_expiry=t.http_idle_expiry,
+        )
+        transport = DirectTransport(limits) if proxy is None else ProxyTransport(proxy, limits)
+        return httpx.AsyncClient(
+            transport=self._network or transport,
+            # The environment's proxy variables are for other programs: an account's own proxy is the one rule.
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx.Timeout(
+                connect=t.connect_timeout, read=t.read_timeout, write=t.write_timeout, pool=t.pool_timeout
+            ),
+            headers={"user-agent": "pointsman"},
+        )
 
 
 class _Once:
@@ -91,51 +140,55 @@ class _Once:
 
 
 class HttpExchange:
-    """One `POST …/responses` and its event stream."""
+    """One request below the target's base URL, with a body if it is a `POST`, and its event stream."""
 
     transport = "http"
 
     def __init__(
-        self, client: httpx.AsyncClient, target: Target, tunables: Tunables, clock: Clock, splitter: SseSplitter
+        self,
+        clients: HttpClients,
+        target: Target,
+        request: tuple[str, str],
+        tunables: Tunables,
+        clock: Clock,
+        splitter: SseSplitter,
     ) -> None:
-        self._client = client
+        self._clients = clients
+        self._method, self._path = request
+        self._loan: Loan | None = None
         self._target = target
         self._tunables = tunables
         self._clock = clock
         self._response: httpx.Response | None = None
+        self._chunks: ReadyChunks | None = None
         self._splitter = splitter
 
     async def send(self, payload: bytes) -> None:
         """Post the request and wait for the response's headers; raises `UpstreamRefused` for any status but 200."""
-        headers = _raw([*self._target.headers, ("content-length", str(len(payload)))])
-        request = self._client.build_request(
-            "POST", self._target.base_url + "/responses", headers=headers, content=_Once(payload)
-        )
-        with self._target.trace.connecting(str(request.url)) as connecting:
-            try:
-                response = await self._client.send(request, stream=True)
-            except httpx.HTTPError as error:
-                raise http_error(error) from error
-            connecting.status = response.status_code
-            connecting.peer_address = peer_address(response)
-        self._response = response
+        self._loan = self._clients.borrow(self._target.proxy)
+        client = self._loan.client
+        request = _request(client, self._method, self._target.base_url + self._path, self._target.headers, payload)
+        self._response = response = await _open(client, request, self._target.trace, str(request.url))
         if response.status_code != httpx.codes.OK:
-            raise UpstreamRefused(await self._read_refusal(response))
+            raise UpstreamRefused(await _read_refusal(response, self._clock.wall()))
         # Not `aiter_raw`: what it adds to the stream, counting and joining chunks, costs time for each event.
         assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101  # an AsyncClient made it
-        self._chunks = aiter(response.stream)
+        # What comes through a proxy is read by a library of its own.
+        most_joined = MOST_JOINED if self._target.proxy is None else 0
+        self._chunks = ReadyChunks(aiter(response.stream), most_joined)
 
-    async def receive(self) -> list[Event]:
-        events: list[Event] = []
-        while not events:
+    async def receive(self, pass_on: PassOn | None = None) -> list[Event]:
+        assert self._chunks is not None  # noqa: S101  # `send` comes first
+        while True:
             try:
-                chunk = await anext(self._chunks)
-            except StopAsyncIteration:
-                raise UpstreamLost("The upstream ended its stream before the response ended.") from None
+                chunk = await self._chunks.take()
             except httpx.HTTPError as error:
                 raise http_error(error) from error
+            if not chunk:
+                raise UpstreamEnded("The upstream ended its stream before the response ended.")
             events = self._splitter.feed(chunk)
-        return events
+            if events and not (pass_on is not None and only_plain(events) and pass_on(events)):
+                return events
 
     def headers(self) -> Mapping[str, str]:
         return {} if self._response is None else dict(self._response.headers)
@@ -146,45 +199,138 @@ class HttpExchange:
     def backlog(self) -> int:
         return 0
 
-    def publish(self, response_id: str) -> None:
+    def publish(self, response_id: str) -> bool:
         """Over HTTP no connection owns a response."""
+        return False
 
     def remember(self, chain: Chain | None) -> None:
         """Over HTTP no connection holds a conversation."""
 
     async def close(self, *, clean: bool) -> None:
-        if self._response is None:
-            return
-        if clean:
-            await self._drain()
-        try:
-            async with asyncio.timeout(self._tunables.close_timeout):
-                await self._response.aclose()
-        except (TimeoutError, httpx.HTTPError):
-            # The response has been delivered or given up; httpx has dropped the connection either way.
-            pass
+        if clean and self._chunks is not None:
+            await self._drain(self._chunks)
+        await _close(self._response, self._loan, self._tunables.close_timeout, self._chunks)
 
-    async def _drain(self) -> None:
+    async def _drain(self, chunks: ReadyChunks) -> None:
         """Read the rest of the framing, so that the connection can be used again. Never a second error."""
         try:
             async with asyncio.timeout(self._tunables.terminal_drain_timeout):
-                async for _ in self._chunks:
+                while await chunks.take():
                     pass
         except (TimeoutError, httpx.HTTPError):
             # What comes after the terminal event belongs to nobody; `aclose` ends it.
             pass
 
-    async def _read_refusal(self, response: httpx.Response) -> Refusal:
-        body = b""
+
+class UnaryExchange:
+    """A method on a URL, with a body or without. The answer comes as one event, a document of bounded size."""
+
+    transport = "http"
+
+    def __init__(
+        self, clients: HttpClients, target: Target, request: tuple[str, str], tunables: Tunables, clock: Clock
+    ) -> None:
+        self._clients = clients
+        self._loan: Loan | None = None
+        self._target = target
+        self._method, self._url = request
+        self._tunables = tunables
+        self._clock = clock
+        self._response: httpx.Response | None = None
+
+    async def send(self, payload: bytes) -> None:
+        """Send the request and wait for the answer's headers; raises `UpstreamRefused` for any status but a 2xx."""
+        self._loan = self._clients.borrow(self._target.proxy)
+        client = self._loan.client
+        request = _request(client, self._method, self._url, self._target.headers, payload)
+        self._response = response = await _open(client, request, self._target.trace, self._url)
+        if not response.is_success:
+            raise UpstreamRefused(await _read_refusal(response, self._clock.wall()))
+
+    async def receive(self, pass_on: PassOn | None = None) -> list[Event]:
+        assert self._response is not None  # noqa: S101  # `send` comes first
+        chunks: list[bytes] = []
+        size, limit = 0, self._tunables.max_body_bytes
         try:
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > REFUSAL_LIMIT:
-                    break
-        except httpx.HTTPError:
-            # The status is the refusal; a body cut short only makes its message poorer.
-            pass
-        return refusal_from_http(response.status_code, dict(response.headers), body[:REFUSAL_LIMIT], self._clock.wall())
+            async for chunk in self._response.aiter_raw():
+                size += len(chunk)
+                if size > limit:
+                    raise UpstreamLost(f"The upstream's answer is larger than {limit} bytes (GATEWAY_MAX_BODY_BYTES).")
+                chunks.append(chunk)
+        except httpx.HTTPError as error:
+            raise http_error(error) from error
+        return [Event(DOCUMENT, Kind.TERMINAL, b"".join(chunks))]
+
+    def headers(self) -> Mapping[str, str]:
+        return {} if self._response is None else dict(self._response.headers)
+
+    def watch_backlog(self, grew: Callable[[int], None]) -> None:
+        """Nothing waits here: the answer is read as it comes."""
+
+    def backlog(self) -> int:
+        return 0
+
+    def publish(self, response_id: str) -> bool:
+        """No connection owns anything."""
+        return False
+
+    def remember(self, chain: Chain | None) -> None:
+        """No connection holds a conversation."""
+
+    async def close(self, *, clean: bool) -> None:
+        await _close(self._response, self._loan, self._tunables.close_timeout)
+
+
+def _request(
+    client: httpx.AsyncClient, method: str, url: str, headers: Sequence[tuple[str, str]], payload: bytes
+) -> httpx.Request:
+    """The request as it is sent: its own headers and no others, and a body if it is a `POST`."""
+    if method != "POST":
+        return client.build_request(method, url, headers=_raw(headers))
+    sized = [*headers, ("content-length", str(len(payload)))]
+    return client.build_request(method, url, headers=_raw(sized), content=_Once(payload))
+
+
+async def _open(client: httpx.AsyncClient, request: httpx.Request, trace: Trace, url: str) -> httpx.Response:
+    """Send the request and wait for the head of its answer, under `url` in the log; raises `UpstreamError`s."""
+    with trace.connecting(url) as connecting:
+        try:
+            response = await client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise http_error(error) from error
+        connecting.status = response.status_code
+        connecting.peer_address = peer_address(response)
+    return response
+
+
+async def _close(
+    response: httpx.Response | None, loan: Loan | None, timeout: float, chunks: ReadyChunks | None = None
+) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            if chunks is not None:
+                await chunks.close()
+            if response is not None:
+                await response.aclose()
+    except (TimeoutError, httpx.HTTPError):
+        # The response has been delivered or given up; httpx has dropped the connection either way.
+        pass
+    finally:
+        if loan is not None:
+            await loan.give_back()
+
+
+async def _read_refusal(response: httpx.Response, now: float) -> Refusal:
+    body = b""
+    try:
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > REFUSAL_LIMIT:
+                break
+    except httpx.HTTPError:
+        # The status is the refusal; a body cut short only makes its message poorer.
+        pass
+    return refusal_from_http(response.status_code, dict(response.headers), body[:REFUSAL_LIMIT], now)
 
 
 def _raw(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

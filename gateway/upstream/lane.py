@@ -9,8 +9,9 @@ from typing import Protocol
 
 from gateway.errors import ConnectFailed, UpstreamError, UpstreamLost
 from gateway.protocol.chain import Chain
-from gateway.protocol.events import Event, Kind, read_event
+from gateway.protocol.events import Event, Kind, only_plain, read_event, read_terminal
 from gateway.upstream.connection import LaneConnection
+from gateway.upstream.exchange import PassOn
 
 
 class LaneState(StrEnum):
@@ -67,12 +68,16 @@ class LaneKey:
 
 
 class Lane:
-    """One upstream WebSocket. The pool changes its state; a turn reads and writes it through a `LaneExchange`."""
+    """One upstream WebSocket. The pool changes its state; a turn reads and writes it through a `LaneExchange`.
+
+    `replaced` says that it drains, or will as soon as it is connected.
+    """
 
     def __init__(self, key: LaneKey, generation: int, keeper: LaneKeeper) -> None:
         self.key = key
         self.generation = generation
         self.state = LaneState.CONNECTING
+        self.replaced = False
         self.anchor: str | None = None
         self.chain: Chain | None = None
         self.opened_at = 0.0
@@ -83,6 +88,10 @@ class Lane:
 
     def __repr__(self) -> str:
         return f"<Lane account {self.key.account_id} generation {self.generation} {self.state}>"
+
+    def __hash__(self) -> int:
+        # By age, not by address: a set of lanes has the same order in every run of a simulation.
+        return self.generation
 
     @property
     def connection(self) -> LaneConnection:
@@ -95,6 +104,11 @@ class Lane:
     def alive(self) -> bool:
         """Whether the lane can carry, or is carrying, a response."""
         return self.state in (LaneState.OPEN, LaneState.BUSY)
+
+    @property
+    def waits_for_dial(self) -> bool:
+        """Whether a turn is dialling the lane."""
+        return self.state is LaneState.CONNECTING and not self.replaced
 
     def step(self, step: LaneStep) -> None:
         """Apply `step`; raises `IllegalLaneStep` naming state and step when the table does not allow it."""
@@ -127,7 +141,7 @@ class LaneKeeper(Protocol):
 
     def idle_backlog(self, lane: Lane, size: int) -> None: ...
 
-    def publish(self, lane: Lane, response_id: str) -> None: ...
+    def publish(self, lane: Lane, response_id: str) -> bool: ...
 
     async def give_back(self, lane: Lane, *, clean: bool) -> None: ...
 
@@ -140,19 +154,41 @@ class LaneExchange:
     def __init__(self, lane: Lane, keeper: LaneKeeper) -> None:
         self.lane = lane
         self._keeper = keeper
-        self._got_terminal = False
+        # An upstream that says its last word twice may say it the second time when the next request is under way.
+        self._before = lane.anchor
+        self._began = False
 
     async def send(self, payload: bytes) -> None:
-        """Send `response.create`. A lane that was lost before raises `ConnectFailed`: nothing was sent on it."""
-        if not self.lane.alive:
-            raise ConnectFailed("The lane was lost before the request was sent.", code="lane_closed")
+        """Send `response.create`. A lane that was lost before raises `ConnectFailed`: nothing was sent on it.
+
+        A lane that drains takes it: who has borrowed a lane may use it, whatever became of it meanwhile.
+        """
         await self.lane.connection.write(payload)
 
-    async def receive(self) -> list[Event]:
+    async def receive(self, pass_on: PassOn | None = None) -> list[Event]:
+        def take(messages: list[bytes]) -> bool:
+            events = [read_event(message) for message in messages]
+            return pass_on is not None and only_plain(events) and pass_on(events)
+
+        events: list[Event] = []
+        while not events:
+            events = await self._read(None if pass_on is None else take)
+            if not self._began:
+                events = self._without_the_last_answer(events)
+        return events
+
+    async def _read(self, take: Callable[[list[bytes]], bool] | None = None) -> list[Event]:
         connection = self.lane.connection
-        events = [read_event(message) for message in await connection.read()]
+        events = [read_event(message) for message in await connection.read(take)]
         if connection.got_binary:
             raise UpstreamLost("The upstream sent a binary frame, which the protocol does not know.")
+        return events
+
+    def _without_the_last_answer(self, events: list[Event]) -> list[Event]:
+        """Until the response begins: drop the end of the one before, which its own client has had."""
+        if self._before is not None and any(event.kind is Kind.TERMINAL for event in events):
+            events = [e for e in events if e.kind is not Kind.TERMINAL or read_terminal(e).response_id != self._before]
+        self._began = any(event.kind is not Kind.METADATA for event in events)
         return events
 
     def headers(self) -> Mapping[str, str]:
@@ -167,8 +203,8 @@ class LaneExchange:
     def backlog(self) -> int:
         return self.lane.connection.waiting_bytes
 
-    def publish(self, response_id: str) -> None:
-        self._keeper.publish(self.lane, response_id)
+    def publish(self, response_id: str) -> bool:
+        return self._keeper.publish(self.lane, response_id)
 
     def remember(self, chain: Chain | None) -> None:
         self.lane.chain = chain
@@ -186,7 +222,7 @@ class LaneExchange:
         events: list[Event] = []
         while connection.waiting_messages:
             try:
-                events.extend(await self.receive())
+                events.extend(await self._read())
             except UpstreamError as error:
                 raise ConnectFailed("The lane was lost while it was idle.", code="lane_closed") from error
         if any(event.kind is not Kind.METADATA for event in events):

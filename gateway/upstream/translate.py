@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 import httpx
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, ProxyError
 
 from gateway.errors import (
     ConnectFailed,
@@ -35,6 +35,8 @@ def dial_error(error: Exception, now: float) -> UpstreamError:
         )
     if isinstance(error, ssl.SSLError):
         return ConnectFailed("TLS with the upstream failed.", code="upstream_tls_failed")
+    if isinstance(error, ProxyError):
+        return ConnectFailed("The account's proxy made no connection.", code="upstream_proxy_failed")
     if isinstance(error, InvalidHandshake):
         return ConnectFailed("The upstream broke off the WebSocket handshake.")
     return ConnectFailed("No connection to the upstream could be made.")

@@ -34,7 +34,9 @@ class MemoryIssuer:
     answers: list[Answer | Exception] = field(default_factory=list)
     questions: list[tuple[str, dict[str, str], bool]] = field(default_factory=list)
 
-    async def post(self, url: str, fields: Mapping[str, str], *, form: bool = False) -> Answer:
+    async def post(
+        self, url: str, fields: Mapping[str, str], *, form: bool = False, proxy: str | None = None
+    ) -> Answer:
         self.questions.append((url, dict(fields), form))
         await asyncio.sleep(0)
         if self.answers:

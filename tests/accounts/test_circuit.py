@@ -13,7 +13,6 @@ from accounts.circuit import (
     TRANSITIONS,
     WINDOW,
     Circuit,
-    Circuits,
     CircuitSettings,
     CircuitState,
     IllegalStep,
@@ -25,8 +24,10 @@ from accounts.circuit import (
     least_bad,
     pardoned,
     released,
+    reset,
     succeeded,
 )
+from accounts.circuit import opened as opened_by_hand
 from tests.accounts.cast import NOW
 
 SETTINGS = CircuitSettings(failures=3, ejection=10.0, longest_ejection=60.0)
@@ -216,12 +217,50 @@ class TestProbes:
         assert failed(circuit, "server_error", NOW, NOW + 11, SETTINGS).state is HALF_OPEN
         assert succeeded(circuit, NOW, NOW + 11, SETTINGS).good_probes == 0
 
-    def test_a_last_resort_is_a_probe_before_its_time(self):
+
+class TestLastResort:
+    """Turns that are tried although the ejection is not over."""
+
+    def test_its_success_is_a_good_probe_before_its_time(self):
+        circuit = turn(opened(), True, NOW + 1)
+        assert (circuit.state, circuit.good_probes, circuit.until) == (HALF_OPEN, 1, None)
+        assert turn(circuit, True, NOW + 2).state is CLOSED
+
+    @pytest.mark.parametrize(
+        ("ejections", "tries"),
+        [
+            (1, [1.0]),
+            (1, [0.5, 1.0]),
+            (1, [1.0, 2.0, 3.0, 9.9]),
+            (3, [1.0, 2.0]),
+            (6, [1.0, 30.0, 59.0]),
+        ],
+    )
+    def test_its_failures_make_the_ejection_no_longer(self, ejections, tries):
+        circuit = opened()
+        for _ in range(ejections - 1):
+            circuit = turn(circuit, False, circuit.until)
+        ejected = circuit
+        for seconds in tries:
+            circuit = turn(circuit, False, ejected.since + seconds)
+        assert (circuit.state, circuit.until, circuit.ejections) == (OPEN, ejected.until, ejections)
+        assert circuit.reported_at == ejected.since + tries[-1]
+        probed = turn(circuit, False, circuit.until)
+        assert probed.ejections == min(ejections + 1, 6)
+
+    def test_failures_that_overlap_and_are_told_late_make_it_no_longer_either(self):
         circuit = admit(admit(opened(), NOW + 1), NOW + 2)
-        assert circuit.probes == (NOW + 1, NOW + 2)
-        circuit = succeeded(circuit, NOW + 2, NOW + 3, SETTINGS)
-        assert not circuit.admits(NOW + 3)
-        assert succeeded(circuit, NOW + 1, NOW + 3, SETTINGS).state is CLOSED
+        circuit = admit(circuit, NOW + 10)
+        for began in (NOW + 1, NOW + 2):
+            circuit = failed(circuit, "server_error", began, NOW + 11, SETTINGS)
+        assert (circuit.state, circuit.probes, circuit.ejections) == (HALF_OPEN, (NOW + 10,), 1)
+
+    def test_in_a_circuit_under_probe_it_is_a_probe_too(self):
+        circuit = admit(admit(opened(), NOW + 10), NOW + 11)
+        assert circuit.probes == (NOW + 10, NOW + 11)
+        circuit = succeeded(circuit, NOW + 11, NOW + 12, SETTINGS)
+        assert not circuit.admits(NOW + 12)
+        assert succeeded(circuit, NOW + 10, NOW + 12, SETTINGS).state is CLOSED
 
 
 class TestPool:
@@ -231,6 +270,15 @@ class TestPool:
         assert least_bad({1: twice, 2: once}) == 2
         assert least_bad({1: twice, 2: once, 3: probed}) == 3
         assert least_bad({2: once, 1: once}) == 1
+
+    def test_who_has_failed_since_its_ejection_comes_after_those_that_have_not(self):
+        soon, late = opened(), opened(NOW + 5)
+        assert least_bad({1: soon, 2: late}) == 1
+        soon = turn(soon, False, NOW + 6)
+        assert least_bad({1: soon, 2: late}) == 2
+        late = turn(late, False, NOW + 7)
+        assert least_bad({1: soon, 2: late}) == 1
+        assert least_bad({1: succeeded(soon, NOW, NOW + 8, SETTINGS), 2: opened(NOW + 6)}) == 1
 
     def test_of_no_accounts_none_is_the_least_bad(self):
         with pytest.raises(ValueError, match="no account at all"):
@@ -259,62 +307,44 @@ class TestPool:
         assert pardoned(turns(HEALTHY, [False] * 2), NOW) == replace(HEALTHY, reported_at=NOW, failed_as="server_error")
 
 
-class TestCircuits:
-    def fail(self, circuits, account, pool, times=1, kind="server_error", now=NOW):
-        changes = {}
-        for _ in range(times):
-            circuits.admit(account, now)
-            changes |= circuits.failed(account, kind, now, now, pool)
-        return changes
+class TestByHand:
+    def test_somebody_may_open_it_for_as_long_as_any_ejection_lasts(self):
+        circuit = opened_by_hand(turn(HEALTHY, False, NOW), NOW, SETTINGS)
+        assert (circuit.state, circuit.until, circuit.failed_as) == (OPEN, NOW + 60, None)
+        assert opened_by_hand(admit(opened(), NOW + 10), NOW + 11, SETTINGS).until == NOW + 71
 
-    def test_an_account_that_fails_among_others_is_ejected_and_that_is_told_once(self):
-        circuits = Circuits(SETTINGS)
-        circuits.admit(2, NOW)
-        assert circuits.succeeded(2, NOW, NOW) == {}
-        assert self.fail(circuits, 1, {1, 2}, times=3) == {1: OPEN}
-        assert circuits.failed(1, "server_error", NOW - 1, NOW, {1, 2}) == {}
-        assert repr(circuits) == "<Circuits 1 closed, 1 open>"
+    def test_one_that_is_open_cannot_be_opened(self):
+        with pytest.raises(IllegalStep):
+            opened_by_hand(opened(), NOW, SETTINGS)
 
-    def test_its_way_back_is_told_step_by_step(self):
-        circuits = Circuits(SETTINGS)
-        self.fail(circuits, 1, {1}, times=3)
-        assert circuits.admit(1, NOW + 10) == {1: HALF_OPEN}
-        circuits.released(1, NOW + 10)
-        for step, told in ((11, {}), (12, {1: CLOSED})):
-            circuits.admit(1, NOW + step)
-            assert circuits.succeeded(1, NOW + step, NOW + step) == told
+    def test_a_reset_forgets_everything(self):
+        for circuit in (opened(), admit(opened(), NOW + 10)):
+            assert reset(circuit, NOW + 11) == Circuit(since=NOW + 11)
 
-    def test_trouble_of_the_upstream_ejects_nobody(self):
-        circuits = Circuits(SETTINGS)
-        for _ in range(20):
-            for account in (1, 2, 3):
-                self.fail(circuits, account, {1, 2, 3})
-        assert repr(circuits) == "<Circuits 3 closed>"
+    def test_one_that_is_closed_cannot_be_reset(self):
+        with pytest.raises(IllegalStep):
+            reset(HEALTHY, NOW)
 
-    def test_who_was_ejected_before_the_others_failed_alike_is_pardoned(self):
-        circuits = Circuits(SETTINGS)
-        assert self.fail(circuits, 1, {1, 2}, times=3) == {1: OPEN}
-        assert self.fail(circuits, 2, {1, 2}) == {1: CLOSED}
 
-    def test_failing_differently_is_the_accounts_own_fault(self):
-        circuits = Circuits(SETTINGS)
-        assert self.fail(circuits, 1, {1, 2}, times=3) == {1: OPEN}
-        assert self.fail(circuits, 2, {1, 2}, times=3, kind="forbidden") == {2: OPEN}
+class TestElsewhere:
+    def test_a_probe_of_another_process_keeps_it_shut_until_it_is_taken_to_be_lost(self):
+        circuit = Circuit(state=HALF_OPEN, probed_elsewhere=NOW)
+        assert not circuit.admits(NOW + PROBE_PATIENCE - 1)
+        assert circuit.admits(NOW + PROBE_PATIENCE)
 
-    def test_an_account_that_nobody_asked_is_a_way_out(self):
-        circuits = Circuits(SETTINGS)
-        self.fail(circuits, 1, {1, 2, 3}, times=3)
-        self.fail(circuits, 2, {1, 2, 3}, times=3)
-        assert not circuits.get(1).admits(NOW)
-        assert circuits.get(3) == HEALTHY
+    def test_it_is_forgotten_with_the_next_change(self):
+        circuit = admit(Circuit(state=HALF_OPEN, probed_elsewhere=NOW, good_probes=1), NOW + 1)
+        for after in (
+            succeeded(circuit, NOW + 1, NOW + 2, SETTINGS),
+            failed(circuit, "server_error", NOW + 1, NOW + 2, SETTINGS),
+            pardoned(circuit, NOW + 2),
+        ):
+            assert after.state is not HALF_OPEN
+            assert after.probed_elsewhere is None
 
-    def test_accounts_that_left_the_pool_are_forgotten(self):
-        circuits = Circuits()
-        assert repr(circuits) == "<Circuits untried>"
-        circuits.admit(1, NOW)
-        circuits.admit(2, NOW)
-        circuits.keep({2})
-        assert repr(circuits) == "<Circuits 1 closed>"
+    def test_a_closed_one_has_none(self):
+        with pytest.raises(ValueError, match="cannot have probes"):
+            Circuit(probed_elsewhere=NOW)
 
 
 class CircuitMachine(RuleBasedStateMachine):
@@ -365,10 +395,12 @@ class CircuitMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def a_turn_succeeds(self, data):
-        began = self.take(data)
-        self.good_since_open += began in self.circuit.probes
-        self.change(succeeded(self.circuit, began, self.now, self.settings))
-        assert self.states[-1] is not OPEN or self.circuit.state is OPEN
+        before, began = self.circuit, self.take(data)
+        last_resort = before.state is OPEN and began > before.since
+        good = began in before.probes or last_resort
+        self.change(succeeded(before, began, self.now, self.settings))
+        self.good_since_open += good
+        assert before.state is not OPEN or self.circuit.state is (HALF_OPEN if last_resort else OPEN)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -377,6 +409,8 @@ class CircuitMachine(RuleBasedStateMachine):
         self.change(failed(self.circuit, "server_error", began, self.now, self.settings))
         if began < before.since:
             assert self.circuit.state is before.state
+        if before.state is OPEN:
+            assert (self.circuit.until, self.circuit.ejections) == (before.until, before.ejections)
         assert self.circuit.state in (before.state, OPEN)
 
     @precondition(lambda self: self.running)

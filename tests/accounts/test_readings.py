@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from accounts.quota import NOTHING_KNOWN, Credits, ModelLimit, Plan, Quota, Window
 from accounts.readings import (
     LONGEST_PAUSE,
+    MODEL_LENGTH,
+    MOST_MODELS,
     SHORT_PAUSE,
     UNKNOWN_RESET,
     Limit,
     read_event,
     read_headers,
+    read_models,
     read_refusal,
     read_usage,
 )
@@ -275,3 +278,18 @@ class TestWhateverComes:
             assert NOW < window.ends_at <= NOW + LONGEST_LIMIT
         limit = read_refusal(payload, headers, "gpt-6", NOW)
         assert NOW < limit.until <= NOW + LONGEST_LIMIT
+
+
+class TestModels:
+    def test_both_kinds_of_catalogue_are_read_in_their_order(self):
+        assert read_models({"models": [{"slug": "b"}, {"slug": "a"}, {"slug": "b"}]}) == ["b", "a"]
+        assert read_models({"object": "list", "data": [{"id": "b"}, {"id": "a"}]}) == ["b", "a"]
+
+    @pytest.mark.parametrize("payload", [{}, {"models": None}, {"data": "all"}, {"models": []}])
+    def test_what_is_no_catalogue_names_none(self, payload):
+        assert read_models(payload) == []
+
+    def test_entries_that_cannot_be_are_left_out_and_the_rest_is_bounded(self):
+        odd = [None, "a", {}, {"slug": 1}, {"slug": ""}, {"slug": "x" * (MODEL_LENGTH + 1)}, {"slug": "good"}]
+        assert read_models({"models": odd}) == ["good"]
+        assert len(read_models({"data": [{"id": f"m{number}"} for number in range(2 * MOST_MODELS)]})) == MOST_MODELS

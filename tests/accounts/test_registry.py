@@ -105,7 +105,7 @@ class TestSnapshot:
         assert "chatgpt-ada" not in repr(ADA)
 
     def test_it_stands_for_selection_with_its_load(self):
-        candidate = BO.candidate(active=3, waiting=1)
+        candidate = BO.candidate(active=3)
         assert (candidate.id, candidate.name, candidate.kind, candidate.priority) == (
             2,
             "bo",
@@ -113,11 +113,11 @@ class TestSnapshot:
             100,
         )
         assert (candidate.state, candidate.state_until) == (State.LIMITED, BO.state_until)
-        assert (candidate.active, candidate.waiting, candidate.cap) == (3, 1, 8)
+        assert (candidate.active, candidate.cap) == (3, 8)
 
     def test_it_stands_with_what_is_known_of_its_turns_and_its_usage(self):
         circuit, quota = Circuit(ejections=1), Quota(plan=Plan(NOW, "plus"))
-        candidate = ADA.candidate(0, 0, circuit, quota)
+        candidate = ADA.candidate(0, circuit, quota)
         assert (candidate.circuit, candidate.quota) == (circuit, quota)
 
     def test_a_limit_that_is_over_counts_as_active(self):

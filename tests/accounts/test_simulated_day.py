@@ -123,7 +123,6 @@ class Day:
                 state=State.LIMITED if account in self.limits else State.ACTIVE,
                 state_until=self.limits.get(account),
                 active=0,
-                waiting=0,
                 cap=8,
                 quota=self.quotas.get(account),
             )

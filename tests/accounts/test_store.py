@@ -3,7 +3,6 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from cryptography.fernet import Fernet
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import IntegrityError, connection
 from django.db.models import Q
@@ -11,7 +10,15 @@ from django.test.utils import CaptureQueriesContext
 from structlog.testing import capture_logs
 
 from accounts.auth_json import Imported
-from accounts.credentials import CodexCredentials, InvalidTokenKey, OpenAICredentials, check_token_key, seal, unseal
+from accounts.credentials import (
+    CodexCredentials,
+    InvalidTokenKey,
+    OpenAICredentials,
+    check_token_key,
+    seal,
+    seal_text,
+    unseal,
+)
 from accounts.models import Account, AccountEvent, TokenLease
 from accounts.quota import NOTHING_KNOWN, ModelLimit, Plan, Quota, Window, merge
 from accounts.registry import AccountSnapshot, StateChange
@@ -20,7 +27,6 @@ from accounts.store import (
     NameTaken,
     Options,
     RefusedAccount,
-    Rotation,
     add_account,
     change_state,
     load_snapshots,
@@ -28,13 +34,14 @@ from accounts.store import (
     note_event,
     replace_credentials,
     require_free_name,
-    rotate_keys,
     save_quota,
+    set_proxy,
 )
 from tests.accounts.cast import HOUR, KEYS, NOON, NOW, OTHER_KEYS, SIGN_IN, meanwhile, stored, stored_cast
 
 pytestmark = pytest.mark.django_db
 BY_DEFAULT = Options()
+PROXY = "http://ada:secret@proxy.example:3128"
 NEWER = replace(SIGN_IN, access_token="newer-access")
 QUOTA = Quota(
     {"codex/primary": Window(NOW, 42.0, 300, NOW + HOUR)},
@@ -316,8 +323,8 @@ class TestAddAccount:
 
     def test_another_member_of_the_same_workspace_is_another_sign_in(self):
         add_account("ada", Imported(SIGN_IN, "ada@example.com"), BY_DEFAULT, KEYS)
-        add_account("bo", Imported(SIGN_IN, "bo@example.com"), BY_DEFAULT, KEYS)
-        add_account("cy", Imported(SIGN_IN), BY_DEFAULT, KEYS)
+        add_account("bo", Imported(replace(SIGN_IN, refresh_token="bo"), "bo@example.com"), BY_DEFAULT, KEYS)
+        add_account("cy", Imported(replace(SIGN_IN, refresh_token="cy")), BY_DEFAULT, KEYS)
         assert Account.objects.count() == 3
 
     def test_options_are_stored_and_the_base_url_cleaned(self):
@@ -429,25 +436,34 @@ class TestRequireFreeName:
         require_free_name("ada")
 
 
-class TestRotateKeys:
-    BOTH = OTHER_KEYS + KEYS
-
-    def test_everything_is_sealed_with_the_first_key_and_means_the_same(self):
+class TestProxy:
+    def test_it_is_stored_sealed_and_loaded_with_the_account(self):
         stored("ada")
-        stored("bo", credentials=seal(NEWER, OTHER_KEYS))
-        stored("cy", credentials="")
-        assert rotate_keys(self.BOTH) == Rotation(sealed=1, newest=1, unopened=(), left=0)
-        assert unseal(Account.objects.get(name="ada").credentials, OTHER_KEYS) == SIGN_IN
-        assert rotate_keys(self.BOTH) == Rotation(sealed=0, newest=2, unopened=(), left=0)
+        assert set_proxy("ada", PROXY, KEYS, by="admin")
+        (snapshot,) = load_snapshots(KEYS, 8)
+        assert snapshot.proxy == PROXY
+        assert "secret" not in Account.objects.get().proxy + repr(snapshot)
+        event = AccountEvent.objects.get()
+        assert (event.what, event.why, event.by) == ("proxy_changed", "http://…@proxy.example:3128", "admin")
 
-    def test_what_no_key_opens_is_named_and_stays(self):
-        stored("ada")
-        sealed = stored("bo", credentials=seal(NEWER, [Fernet.generate_key().decode()])).credentials
-        assert rotate_keys(self.BOTH) == Rotation(sealed=1, newest=0, unopened=("bo",), left=0)
-        assert Account.objects.get(name="bo").credentials == sealed
+    def test_it_can_be_taken_away(self):
+        stored("ada", proxy=seal_text(PROXY, KEYS))
+        assert set_proxy("ada", "", KEYS)
+        assert load_snapshots(KEYS, 8)[0].proxy is None
+        assert AccountEvent.objects.get().why == "none any more"
 
-    def test_new_tokens_in_the_same_moment_are_not_overwritten(self):
-        stored("ada")
-        with meanwhile("UPDATE", lambda: Account.objects.update(credentials=seal(NEWER, KEYS))):
-            assert rotate_keys(self.BOTH).left == 1
-        assert unseal(Account.objects.get().credentials, self.BOTH) == NEWER
+    def test_the_same_one_again_is_no_change(self):
+        stored("ada", proxy=seal_text(PROXY, KEYS))
+        assert not set_proxy("ada", PROXY, KEYS)
+        assert not AccountEvent.objects.exists()
+
+    def test_an_account_whose_proxy_cannot_be_opened_is_not_reached_without_it(self):
+        stored("ada", proxy=seal_text(PROXY, OTHER_KEYS))
+        (snapshot,) = load_snapshots(KEYS, 8)
+        assert (snapshot.state, snapshot.credentials) == (State.NEEDS_LOGIN, None)
+        assert set_proxy("ada", PROXY, KEYS)
+        assert load_snapshots(KEYS, 8)[0].state is State.ACTIVE
+
+    def test_an_unknown_account_is_refused(self):
+        with pytest.raises(RefusedAccount, match="no account named"):
+            set_proxy("ada", PROXY, KEYS)

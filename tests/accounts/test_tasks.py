@@ -40,9 +40,3 @@ def test_usage_is_asked_for_over_the_network():
     assert tasks.poll_usage() == (
         "Asked 1 account for the usage: 0 told it; 1 did not (ada: 127.0.0.1 could not be asked (ConnectError))."
     )
-
-
-def test_every_task_has_a_time_limit():
-    for task in (tasks.recover_limited, tasks.refresh_tokens, tasks.poll_usage):
-        assert task.time_limit in (tasks.SHORT, tasks.LONG)
-        assert task.name == f"accounts.{task.__name__}"

@@ -7,14 +7,15 @@ from asgiref.sync import async_to_sync
 from structlog.testing import capture_logs
 
 from accounts import upkeep
-from accounts.credentials import CodexCredentials, OpenAICredentials, seal, unseal
+from accounts.asking import AT_ONCE, Asker
+from accounts.credentials import CodexCredentials, OpenAICredentials, seal, seal_text, unseal
 from accounts.issuer import Answer, Issuer
 from accounts.models import Account, AccountEvent
 from accounts.registry import StateChange
 from accounts.states import State
 from accounts.store import change_state, load_snapshots
 from accounts.tokens import Refresher, Waiting, run_in_caller
-from tests.accounts.cast import HOUR, KEYS, NOW, meanwhile, stored, stored_cast
+from tests.accounts.cast import HOUR, KEYS, NOW, OTHER_KEYS, meanwhile, stored, stored_cast
 from tests.accounts.issuing import MemoryIssuer, access_token, cut_off
 
 pytestmark = pytest.mark.django_db
@@ -70,7 +71,7 @@ class Upstream:
         self.asked = []
         self.meanwhile = lambda: None
 
-    async def fetch(self, url, headers):
+    async def fetch(self, url, headers, proxy=None):
         self.asked.append((url, dict(headers)))
         await run_in_caller(self.meanwhile)
         answer = self.answers[headers["authorization"].removeprefix("Bearer ")]
@@ -81,15 +82,18 @@ class Upstream:
     def refresher(self):
         return Refresher(self.issuer.post, run_in_caller, Issuer(), KEYS, Waiting(wall=lambda: NOW))
 
+    def asker(self):
+        return Asker(self.fetch, self.refresher(), run_in_caller, KEYS)
+
     def refresh(self, now=NOW):
         async def run():
-            return await upkeep.refresh_tokens(self.refresher(), run_in_caller, KEYS, now)
+            return await upkeep.refresh_tokens(self.asker(), now)
 
         return async_to_sync(run)()
 
     def poll(self, now=NOW, budget=5.0):
         async def run():
-            return await upkeep.poll_usage(self.fetch, self.refresher(), run_in_caller, KEYS, now, budget=budget)
+            return await upkeep.poll_usage(self.asker(), now, budget=budget)
 
         return async_to_sync(run)()
 
@@ -246,7 +250,7 @@ class TestPollUsage:
         upstream = Upstream(**{ACCESS: usage()})
         fetch = upstream.fetch
 
-        async def slow(url, headers):
+        async def slow(url, headers, proxy):
             if headers["authorization"].endswith(access_token(1)):
                 await asyncio.sleep(60)
             return await fetch(url, headers)
@@ -261,7 +265,7 @@ class TestPollUsage:
         running = most = 0
         fetch = upstream.fetch
 
-        async def counted(url, headers):
+        async def counted(url, headers, proxy):
             nonlocal running, most
             running += 1
             most = max(most, running)
@@ -271,4 +275,99 @@ class TestPollUsage:
 
         upstream.fetch = counted
         assert upstream.poll() == "Asked 20 accounts for the usage: 20 told it."
-        assert 1 < most <= upkeep.AT_ONCE
+        assert 1 < most <= AT_ONCE
+
+
+class TestPollModels:
+    CATALOGUE = Answer(200, {"models": [{"slug": "gpt-5.5"}, {"slug": "gpt-6-sol"}, {"slug": "gpt-5.5"}, {}]})
+
+    def poll(self, upstream, **options):
+        async def run():
+            return await upkeep.poll_models(upstream.asker(), **options)
+
+        return async_to_sync(run)()
+
+    def models(self, name="ada"):
+        (found,) = [each for each in load_snapshots(KEYS, 8) if each.name == name]
+        return found.models
+
+    def test_each_account_has_the_models_of_its_own_catalogue(self):
+        ada()
+        stored("bo", credentials=seal(OpenAICredentials("sk-1"), KEYS), kind="openai", base_url="https://x.example/v1")
+        upstream = Upstream(**{ACCESS: self.CATALOGUE, "sk-1": Answer(200, {"data": [{"id": "gpt-5.5"}]})})
+        assert self.models() is None
+        assert self.poll(upstream) == "Asked 2 accounts for the models: 2 told them."
+        assert self.models() == {"gpt-5.5", "gpt-6-sol"}
+        assert self.models("bo") == {"gpt-5.5"}
+        assert [url for url, _ in upstream.asked] == [
+            "https://chatgpt.com/backend-api/codex/models?client_version=0.171.0",
+            "https://x.example/v1/models",
+        ]
+
+    def test_only_those_that_are_not_known_can_be_asked_for(self):
+        ada(offered_models=["gpt-5.5"])
+        assert self.poll(Upstream(), unknown_only=True) == "There is no account whose models could be asked for."
+
+    def test_a_catalogue_that_says_the_same_makes_nobody_load_the_account_again(self):
+        ada(offered_models=["gpt-5.5", "gpt-6-sol"])
+        self.poll(Upstream(**{ACCESS: self.CATALOGUE}))
+        assert Account.objects.get().revision == 1
+
+    @pytest.mark.parametrize(
+        ("answer", "why"),
+        [
+            (Answer(500), "status 500"),
+            (Answer(200, {}), "a catalogue without models"),
+            (Answer(200, {"models": "all"}), "a catalogue without models"),
+            (cut_off(), "auth.openai.com did not answer within 30 s"),
+        ],
+    )
+    def test_an_answer_that_tells_none_leaves_what_is_known(self, answer, why):
+        ada(offered_models=["gpt-5.5"])
+        assert self.poll(Upstream(**{ACCESS: answer})).endswith(f"1 did not (ada: {why}).")
+        assert self.models() == {"gpt-5.5"}
+
+    def test_under_another_plan_the_models_are_unknown_until_they_are_told_anew(self):
+        ada(offered_models=["gpt-6-sol"], plan_type="plus")
+        Upstream(**{ACCESS: usage(plan="free")}).poll()
+        assert Account.objects.get().plan_type == "free"
+        assert self.models() is None
+
+    def test_a_catalogue_of_the_plan_before_is_not_kept(self):
+        ada(plan_type="plus")
+        upstream = Upstream(**{ACCESS: self.CATALOGUE})
+        upstream.meanwhile = lambda: Account.objects.update(plan_type="free")
+        self.poll(upstream)
+        assert self.models() is None
+
+
+class TestProxies:
+    def test_an_account_with_a_proxy_is_asked_and_refreshed_by_that_alone(self):
+        sealed = seal_text("socks5://p.example:1080", KEYS)
+        ada(proxy=sealed, credentials=EXPIRING)
+        seen = []
+        upstream = Upstream(**{EXPIRING.access_token: usage()})
+
+        async def fetch(url, headers, proxy):
+            seen.append(proxy)
+            return usage()
+
+        async def post(url, fields, *, form=False, proxy=None):
+            seen.append(proxy)
+            return await MemoryIssuer.post(upstream.issuer, url, fields)
+
+        upstream.fetch, upstream.refresher = fetch, lambda: refresher_with(post)
+        upstream.poll()
+        upstream.refresh()
+        assert seen == ["socks5://p.example:1080"] * 2
+
+    def test_one_whose_proxy_cannot_be_opened_is_not_asked_at_all(self):
+        ada(proxy=seal_text("socks5://p.example:1080", OTHER_KEYS), credentials=EXPIRING)
+        upstream = Upstream()
+        assert upstream.poll() == "There is no sign-in whose usage could be asked for."
+        assert "not to be refreshed any more: 1 account (ada)" in upstream.refresh()
+        assert upstream.issuer.questions == []
+
+
+def refresher_with(post):
+    return Refresher(post, run_in_caller, Issuer(), KEYS, Waiting(wall=lambda: NOW))

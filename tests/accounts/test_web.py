@@ -84,7 +84,7 @@ class TestUnreachable:
 
     async def test_an_answer_that_never_ends_is_given_up(self):
         answer = await self.unreachable(lambda request: httpx.Response(200, content=b" " * (MAX_ANSWER + 1)))
-        assert answer == "auth.example.com sent an answer of more than 1 MiB."
+        assert answer == "auth.example.com sent an answer of more than 4 MiB."
 
 
 async def answer_anything(reader, writer):

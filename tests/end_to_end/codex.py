@@ -50,18 +50,20 @@ class Codex:
 
 
 @contextmanager
-def codex(program: str, gateway: GatewayProcess, work: Path, *, websockets: bool) -> Iterator[Codex]:
-    """A client that is configured for `gateway`."""
+def codex(
+    program: str, gateway: GatewayProcess, work: Path, *, websockets: bool, url: str | None = None
+) -> Iterator[Codex]:
+    """A client that is configured for `gateway`, which it reaches at `url` when something stands in front of it."""
     # The client warns about a home below the system's temporary folder.
     place = ROOT / "var"
     place.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="codex-home-", dir=place, ignore_cleanup_errors=True) as name:
         home = Path(name)
-        (home / "config.toml").write_text(configuration(gateway, websockets=websockets))
+        (home / "config.toml").write_text(configuration(url or gateway.url, websockets=websockets))
         yield Codex(program, home, work, gateway)
 
 
-def configuration(gateway: GatewayProcess, *, websockets: bool) -> str:
+def configuration(url: str, *, websockets: bool) -> str:
     return f"""\
 model = "{MODEL}"
 model_provider = "pointsman"
@@ -69,7 +71,7 @@ check_for_update_on_startup = false
 
 [model_providers.pointsman]
 name = "Pointsman"
-base_url = "{gateway.url}/backend-api/codex"
+base_url = "{url}/backend-api/codex"
 env_key = "POINTSMAN_API_KEY"
 wire_api = "responses"
 supports_websockets = {str(websockets).lower()}

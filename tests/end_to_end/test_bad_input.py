@@ -32,7 +32,7 @@ from tests.end_to_end.clients import (
 )
 from tests.support.processes import GatewayProcess, Installation, SimulatorProcess
 
-pytestmark = pytest.mark.xdist_group("bad_input")
+pytestmark = pytest.mark.slow
 
 LIMIT = 1024 * 1024
 SECRET = "the-client-said-this-in-confidence"

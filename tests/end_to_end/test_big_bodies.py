@@ -14,11 +14,12 @@ from backports import zstd
 from websockets.asyncio.client import ClientConnection
 
 from gateway.simulator import Simulator
-from gateway.simulator.script import Envelope, text_delta
+from gateway.simulator.envelope import Envelope
+from gateway.simulator.script import text_delta
 from tests.end_to_end.clients import CODEX, V1, data_of, frame, post, read_turn, socket, sse, turn
 from tests.support.processes import GatewayProcess, Installation
 
-pytestmark = [pytest.mark.xdist_group("heavy"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 MIB = 1024 * 1024
 LIMIT = 18 * MIB

@@ -12,7 +12,7 @@ from tests.support.ledger import TurnRow
 from tests.support.optional import require_program
 from tests.support.processes import GatewayProcess, Installation, Observations, SimulatorProcess
 
-pytestmark = [pytest.mark.real_client, pytest.mark.xdist_group("real_clients")]
+pytestmark = pytest.mark.real_client
 
 COMMAND = "echo pointsman-$((40+2)) | tee -a ran.txt"
 

@@ -17,7 +17,7 @@ from tests.end_to_end.codex import Codex, codex
 from tests.support.optional import require_program
 from tests.support.processes import GatewayProcess, Installation, SimulatorProcess, environment, simulator
 
-pytestmark = [pytest.mark.real_client, pytest.mark.xdist_group("real_clients")]
+pytestmark = [pytest.mark.slow, pytest.mark.real_client]
 
 KEEPALIVE = "0.5"
 # The client gives up a stream on which nothing it knows as an event came for so long.
@@ -77,12 +77,9 @@ FAULTS = {
     "the limit of an hour": "connection_limit#1",
     "a handshake of 503": "handshake:503#1",
 }
-QUICK = "close 1011 in mid-stream"
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in FAULTS]
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_codex_survives_on_websockets(
     program: str, gateway: GatewayProcess, upstream: SimulatorProcess, tmp_path: Path, fault: str
 ):
@@ -94,7 +91,6 @@ def test_codex_survives_on_websockets(
     assert len(seen.sockets) == 2, "one connection, and one more after the fault"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("websockets", [True, False], ids=["websockets", "sse"])
 def test_codex_survives_an_upstream_that_restarts_between_two_requests(
     program: str, new_installation: Callable[[], Installation], tmp_path: Path, websockets: bool
@@ -116,7 +112,6 @@ def test_codex_survives_an_upstream_that_restarts_between_two_requests(
         serving.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("websockets", [True, False], ids=["websockets", "sse"])
 @pytest.mark.timeout(120)
 def test_codex_waits_out_twenty_seconds_of_silence(
@@ -195,7 +190,7 @@ class Dialogue:
         return json.loads(line)
 
 
-@pytest.mark.parametrize("websockets", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["websockets", "sse"])
+@pytest.mark.parametrize("websockets", [True, False], ids=["websockets", "sse"])
 def test_codex_goes_on_with_another_account_when_the_owner_reaches_its_limit_in_mid_conversation(
     program: str, pool_gateway: GatewayProcess, upstream: SimulatorProcess, tmp_path: Path, websockets: bool
 ):

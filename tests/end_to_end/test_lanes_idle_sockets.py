@@ -14,7 +14,7 @@ import pytest
 from tests.end_to_end.clients import frame, socket, turn
 from tests.support.processes import GatewayProcess, Installation, SimulatorProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("heavy")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PAIRS = 1000
 KIB = 1024

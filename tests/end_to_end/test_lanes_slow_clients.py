@@ -19,6 +19,8 @@ from tests.gateway.consumers.asgi import CODEX, Client, Edge, body, edge, events
 from tests.gateway.upstream.peers import speaking
 from tests.support.processes import GatewayProcess, Installation, SimulatorProcess
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 IDLE_TIMEOUT = 1.5
 PING_PERIOD = IDLE_TIMEOUT / 3

@@ -15,7 +15,7 @@ from tests.end_to_end.clients import body, frame, head, post, raw_http, request,
 from tests.support.ledger import TurnRow
 from tests.support.processes import GatewayProcess, Installation, Observations, SimulatorProcess
 
-pytestmark = pytest.mark.xdist_group("heavy")
+pytestmark = pytest.mark.slow
 
 AT_ONCE = 0.1
 # A busy machine may be late now and then; a gateway that does not notice is late every time.

@@ -14,7 +14,7 @@ from openai.types.responses import Response, ResponseCompletedEvent
 from tests.support.processes import GatewayProcess, Installation, SimulatorProcess
 from tests.support.processes import gateway as running
 
-pytestmark = [pytest.mark.real_client, pytest.mark.xdist_group("real_clients")]
+pytestmark = pytest.mark.real_client
 
 MODEL = "gpt-5.5"
 
@@ -94,6 +94,22 @@ def test_a_stored_response_is_continued(client: OpenAI):
 
 def test_models_are_listed(client: OpenAI):
     assert MODEL in [model.id for model in client.models.list()]
+
+
+def test_an_alias_is_listed_and_answers_as_its_model_with_its_effort(
+    client: OpenAI, gateway: GatewayProcess, upstream: SimulatorProcess
+):
+    alias = f"ModelAlias.objects.create(name='{MODEL}-high', model='{MODEL}', effort='high')"
+    gateway.manage("shell", "-v", "0", "-c", f"from gateway.models import ModelAlias; {alias}")
+    deadline = time.monotonic() + 20
+    while f"{MODEL}-high" not in [model.id for model in client.models.list()]:
+        assert time.monotonic() < deadline, "the gateway did not take the alias up"
+        time.sleep(0.1)
+    upstream.forget()
+    assert_hello(client.responses.create(model=f"{MODEL}-high", input="hi"))
+    (asked,) = (request.body for request in upstream.observed().requests)
+    assert asked is not None
+    assert (asked.model, asked.effort) == (MODEL, "high")
 
 
 def test_a_wrong_key_is_an_authentication_error_with_our_message(client: OpenAI, upstream: SimulatorProcess):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from socket import create_server
@@ -34,8 +35,6 @@ from tests.end_to_end.clients import (
 from tests.support.ledger import TurnRow
 from tests.support.processes import GatewayProcess, Installation, SimulatorProcess, run_command
 from tests.support.processes import gateway as running
-
-pytestmark = pytest.mark.xdist_group("serve")
 
 SECRETS = ("secret_key", "token_keys")
 HOSTILE_PROXIES = dict.fromkeys(
@@ -80,6 +79,16 @@ async def test_the_printed_password_opens_the_admin(first_start: GatewayProcess)
     assert "sessionid" in browser.cookies
 
 
+async def test_readyz_leaves_every_lock_on_the_database_where_it_is(first_start: GatewayProcess):
+    async with http_client(first_start) as client:
+        for _ in range(2):
+            await client.get("/readyz")
+    path = first_start.data_dir / "pointsman.sqlite3"
+    # Only who is alone with the database may do this.
+    with closing(sqlite3.connect(path, timeout=0)) as other, pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("PRAGMA journal_mode=DELETE")
+
+
 async def test_the_printed_key_is_known_and_readyz_says_that_an_account_is_missing(first_start: GatewayProcess):
     answer = await post(first_start, body())
     assert answer.json()["error"]["code"] == "no_accounts"
@@ -118,6 +127,12 @@ def refused_start(installation: Installation, *arguments: str, **extra: str) -> 
 def test_a_setting_that_cannot_work_stops_the_start_with_its_name(template: Installation, value: str):
     sentence = refused_start(template, GATEWAY_CONNECT_TIMEOUT=value)
     assert "GATEWAY_CONNECT_TIMEOUT" in sentence
+
+
+def test_workers_do_not_share_a_socket_that_is_inherited(template: Installation):
+    failed = run_command(template.data_dir, "serve", "--fd", "3", "--workers", "2")
+    assert failed.returncode != 0
+    assert "leave out --fd" in failed.stderr
 
 
 def test_a_taken_port_stops_the_start_with_its_number(template: Installation, first_start: GatewayProcess):
@@ -289,6 +304,7 @@ async def asked(gateway: GatewayProcess, upstream: SimulatorProcess) -> asyncio.
     return asking
 
 
+@pytest.mark.slow
 async def test_a_turn_that_does_not_end_is_ended_and_told_so(
     new_installation: Callable[[], Installation], upstream: SimulatorProcess
 ):
@@ -304,6 +320,7 @@ async def test_a_turn_that_does_not_end_is_ended_and_told_so(
         assert row.code == "gateway_stopping"
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_was_killed_leaves_no_turn_open_after_its_next_start(
     new_installation: Callable[[], Installation], upstream: SimulatorProcess
 ):

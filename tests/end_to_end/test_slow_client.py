@@ -11,7 +11,7 @@ from tests.end_to_end.clients import CODEX, V1, body, frame, post, raw_http, req
 from tests.support.ledger import TurnRow
 from tests.support.processes import GatewayProcess, Installation, SimulatorProcess
 
-pytestmark = pytest.mark.xdist_group("heavy")
+pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
 STALL = 0.6

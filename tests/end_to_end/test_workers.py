@@ -6,12 +6,17 @@ import http.client
 import os
 import re
 import signal
+import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
+import httpx
 import pytest
 
-from tests.support.processes import GatewayProcess
+from tests.support.processes import GatewayProcess, simulator
+
+pytestmark = pytest.mark.slow
 
 
 def children(gateway: GatewayProcess) -> set[int]:
@@ -45,7 +50,6 @@ def gateway(tmp_path):
     process.stop()
 
 
-@pytest.mark.xdist_group("processes")
 def test_a_worker_that_dies_is_replaced_and_nobody_is_refused(gateway):
     before = children(gateway)
     assert len(before) == 2
@@ -55,8 +59,37 @@ def test_a_worker_that_dies_is_replaced_and_nobody_is_refused(gateway):
     assert re.search("worker_died", gateway.output())
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.timeout(120)
+def test_the_turns_and_conversations_of_a_worker_that_dies_are_taken_care_of_at_once(gateway, tmp_path):
+    body = {"model": "gpt-5.5", "input": "hi", "store": False, "stream": True}
+    named = {**gateway.headers, "session-id": "a conversation"}
+    with simulator(tmp_path) as upstream, httpx.Client(trust_env=False, timeout=20) as client:
+        gateway.add_account("eva", upstream.base_url(), "--transport", "websocket")
+        url = f"{gateway.url}/v1/responses"
+        assert client.post(url, json=body, headers=named).status_code == 200
+        upstream.add_fault("slow:0.2")
+        with client.stream("POST", url, json=body, headers=named) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            turn = next(turn for turn in gateway.ledger.turns() if not turn.outcome)
+            ((owner, worker),) = rows(gateway, LEASES)
+            assert owner == turn.replica
+            os.kill(worker, signal.SIGKILL)
+            killed_at = time.monotonic()
+        wait_until(lambda: gateway.ledger.turns()[1].outcome == "interrupted", "the turn is open")
+        # Long before its heartbeat is old, which is what tells others elsewhere.
+        assert time.monotonic() - killed_at < 2
+        assert rows(gateway, "SELECT owner, epoch FROM gateway_lease") == [(None, 1)]
+
+
+LEASES = "SELECT l.owner, r.process FROM gateway_lease l JOIN gateway_replica r ON r.id = l.owner"
+
+
+def rows(gateway, statement: str) -> list[tuple]:
+    with closing(sqlite3.connect(f"file:{gateway.data_dir}/pointsman.sqlite3?mode=ro", uri=True)) as connection:
+        return connection.execute(statement).fetchall()
+
+
 def test_clients_that_connect_while_all_workers_are_replaced_all_succeed(gateway):
     before = children(gateway)
     with ThreadPoolExecutor(20) as pool:

@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
+from accounts.selection import Strategy
 from gateway.conf import MIB, SettingError, Tunables, read_tunables, variable
 
 
@@ -38,6 +39,12 @@ def test_a_count_must_be_a_whole_number() -> None:
         read_tunables({"GATEWAY_ADMISSION_TURNS": "1.5"})
 
 
+def test_a_name_must_be_one_of_those_there_are() -> None:
+    assert read_tunables({"GATEWAY_SELECTION_STRATEGY": "fill_first"}).selection_strategy is Strategy.FILL_FIRST
+    with pytest.raises(SettingError, match=r"GATEWAY_SELECTION_STRATEGY must be one of capacity_weighted, .*'luck'"):
+        read_tunables({"GATEWAY_SELECTION_STRATEGY": "luck"})
+
+
 def test_a_body_that_could_never_be_admitted_stops_the_start() -> None:
     with pytest.raises(SettingError, match="raise GATEWAY_ADMISSION_BYTES"):
         Tunables(max_body_bytes=2 * MIB, admission_bytes=MIB)
@@ -61,6 +68,6 @@ def test_tunables_cannot_be_changed_while_the_process_runs() -> None:
 @pytest.mark.parametrize("name", [field.name for field in fields(Tunables)])
 def test_every_tunable_says_its_unit_and_what_it_means(name: str) -> None:
     (field,) = [field for field in fields(Tunables) if field.name == name]
-    assert field.metadata["unit"] in ("seconds", "bytes", "count")
+    assert field.metadata["unit"] in ("seconds", "bytes", "count", "name", "on or off")
     assert field.metadata["meaning"].endswith(".")
     assert variable(name) == f"GATEWAY_{name.upper()}"

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -15,9 +16,11 @@ from structlog.testing import capture_logs
 
 from accounts.states import State
 from gateway.conf import Tunables
+from gateway.continuity.rules import SessionKey, SessionKind, Strength
+from gateway.continuity.sessions import Session
 from gateway.errors import ConnectFailed
 from gateway.keys import KeySnapshot, new_key
-from gateway.runtime import DEAD_AFTER, Network, Runtime
+from gateway.runtime import Network, Runtime
 from gateway.upstream.connection import LaneConnection
 from gateway.upstream.exchange import Target
 from gateway.upstream.http import HttpTransport
@@ -96,7 +99,7 @@ async def test_turns_of_another_process_that_dies_meanwhile_are_closed_too() -> 
         assert [turn["outcome"] for turn in store.turns.values()] == [""]
         beat = store.beats[other]
         assert beat is not None
-        store.beats[other] = beat - 2 * DEAD_AFTER
+        store.beats[other] = beat - timedelta(minutes=1)
         await asyncio.sleep(11)
         assert [turn["outcome"] for turn in store.turns.values()] == ["interrupted"]
 
@@ -131,6 +134,22 @@ async def test_a_store_that_fails_for_a_while_costs_no_key_and_no_task() -> None
             assert not await problems(runtime)
             assert runtime.registry.accounts[0].name == "ada-2"
     assert any(event["event"] == "upkeep_failed" for event in logs)
+
+
+@in_virtual_time
+async def test_what_others_did_while_the_store_was_out_of_reach_is_learned_when_it_is_back() -> None:
+    store = furnished()
+    conversation = SessionKey(1, SessionKind.THREAD, "digest")
+    async with running(store) as runtime:
+        store.broken = True
+        used_at = loop_clock().wall()
+        store.sessions[conversation] = (Session(conversation, 1, Strength.HARD, used_at), uuid.uuid4())
+        await asyncio.sleep(25)
+        store.broken = False
+        await asyncio.sleep(3)
+        found = runtime.sessions.find(conversation, loop_clock().wall())
+        assert found is not None
+        assert found.account_id == 1
 
 
 @in_virtual_time

@@ -21,11 +21,14 @@ from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.consumers.routes import traffic_app
 from gateway.consumers.simple import document_app, not_found
+from gateway.forwarding.envelope import signing_keys
 from gateway.keys import KeySnapshot, NewKey, new_key
 from gateway.runtime import Runtime
 from gateway.simulator import SimulatedAccount, Simulator
 from tests.support.memory import MemoryStore
 from tests.support.network import ScriptedRefresher, real_network
+
+SIGNING_KEYS = signing_keys(["a secret that all replicas of a test share"])
 
 
 def account(number: int, name: str, base_url: str, **changes: Any) -> AccountSnapshot:
@@ -131,7 +134,8 @@ async def running(
 ) -> AsyncIterator[tuple[Runtime, int]]:
     """Serve the traffic app on a free port, with uvicorn: the app leans on no server of its own."""
     clock = clock or Clock()
-    runtime = Runtime(tunables, store, clock, real_network(tunables, clock, refresher))
+    network = real_network(tunables, clock, refresher)
+    runtime = Runtime(tunables, store, clock, network, signing_keys=SIGNING_KEYS)
     app = traffic_app(lambda: runtime.gate, document_app(not_found))
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
@@ -143,12 +147,13 @@ async def running(
         timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
-    await runtime.start()
+    port = listener.getsockname()[1]
+    await runtime.start(f"http://127.0.0.1:{port}")
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         while not server.started:
             await asyncio.sleep(0.005)
-        yield runtime, listener.getsockname()[1]
+        yield runtime, port
     finally:
         server.should_exit = True
         await serving

@@ -18,6 +18,7 @@ from gateway.turns.record import Attempt
 class TurnRow:
     """A row of the ledger; a phase that was never reached is None."""
 
+    replica: str
     received_at: str
     admitted_ms: int | None
     sent_ms: int | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from accounts.tokens import Refreshed, Result
 from gateway.clock import Clock
@@ -20,6 +20,9 @@ class ScriptedRefresher:
 
     async def refresh(self, account: int, refused: str | None = None) -> Refreshed:
         return Refreshed(Result.LATER) if self.answer is None else await self.answer(account, refused)
+
+    async def keep(self, proxies: Collection[str]) -> None:
+        """There are no connections."""
 
     async def close(self) -> None:
         """There is nothing under way."""

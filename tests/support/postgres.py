@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import psycopg
@@ -28,3 +31,16 @@ def require_postgres() -> str:
     if os.environ.get("CI", "").lower() in ("", "0", "false"):
         pytest.skip(reason)
     pytest.fail(reason)
+
+
+@contextmanager
+def temporary_database() -> Iterator[str]:
+    """The URL of an empty database; it is dropped at the end, whoever is still connected."""
+    url, name = require_postgres(), f"owners_{uuid.uuid4().hex[:8]}"
+    server = url.replace("postgres://", "postgresql://", 1)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield f"{url.rpartition('/')[0]}/{name}"
+        finally:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from gateway.simulator.observed import RequestRecord, SocketRecord
 from tests.support.ledger import LedgerFile
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT = 30.0
+# Generous: a machine that is busy with other tests takes most of a minute to start a gateway of several processes.
+START_LIMIT = 60.0
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy", "NO_PROXY")
 
 
@@ -53,9 +54,14 @@ def run_command(
 
 
 class ManagedProcess:
-    """A `manage.py` command that keeps running; its output, both streams of it, is collected in a file."""
+    """A `manage.py` command that keeps running; its output, both streams of it, is collected in a file.
 
-    def __init__(self, arguments: list[str], data_dir: Path, extra: Mapping[str, str]) -> None:
+    It inherits the open files whose numbers are in `files`.
+    """
+
+    def __init__(
+        self, arguments: list[str], data_dir: Path, extra: Mapping[str, str], files: Collection[int] = ()
+    ) -> None:
         descriptor, name = tempfile.mkstemp(suffix=".log", dir=data_dir)
         self.log = Path(name)
         with os.fdopen(descriptor, "wb") as log:
@@ -65,6 +71,7 @@ class ManagedProcess:
                 env=environment(data_dir, extra),
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                pass_fds=files,
             )
 
     def output(self) -> str:
@@ -88,8 +95,10 @@ class ManagedProcess:
         try:
             return self.wait_for(pattern).group(1)
         except BaseException:  # also when the test run gives up: nobody else knows of this process yet
-            self.process.kill()
-            self.process.wait()
+            # In good order if it can, since workers of its own would outlive it.
+            self.send_signal()
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(5)
             raise
 
     def send_signal(self, number: int = signal.SIGTERM) -> None:
@@ -138,8 +147,9 @@ class GatewayProcess(ManagedProcess):
         extra: Mapping[str, str],
         arguments: tuple[str, ...] = ("--port", "0"),
         key: str = "",
+        files: Collection[int] = (),
     ) -> None:
-        super().__init__(["serve", *arguments], data_dir, extra)
+        super().__init__(["serve", *arguments], data_dir, extra, files)
         self.data_dir = data_dir
         self.extra = extra
         self.url = self.wait_started(r"ready on (http://\S+)")

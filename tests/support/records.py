@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 
 from gateway.clock import Clock
@@ -26,11 +27,12 @@ def request(
     route: Route = Route.CODEX,
     headers: Mapping[str, str] | None = None,
     at: float = 1_800_000_000.0,
+    key: KeySnapshot = KEY,
     **fields: object,
 ) -> TurnRequest:
     """A request for a stream that came in at `at` (unix seconds); `fields` change its body."""
     body = parse_body(json.dumps({**HELLO, **fields}).encode())
-    return TurnRequest(KEY, route, Downstream.SSE, list((headers or {}).items()), body, at)
+    return TurnRequest(key, route, Downstream.SSE, list((headers or {}).items()), body, at, uuid.uuid4())
 
 
 def record(*, clock: Clock | None = None, **fields: object) -> TurnRecord:

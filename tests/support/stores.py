@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from cryptography.fernet import Fernet
@@ -14,7 +15,7 @@ from accounts.models import Account
 from accounts.registry import AccountSnapshot
 from gateway.database import DatabaseThreads
 from gateway.keys import KeySnapshot, new_key
-from gateway.models import ApiKey, Turn
+from gateway.models import ApiKey, Replica, Turn
 from gateway.storage import DatabaseStore, Store
 from tests.support.inprocess import account
 from tests.support.memory import MemoryStore
@@ -22,6 +23,7 @@ from tests.support.memory import MemoryStore
 P = ParamSpec("P")
 R = TypeVar("R")
 
+LEASE_TTL = 30.0
 KEYS = [Fernet.generate_key().decode()]
 BASE_URL = "https://api.openai.com/v1"
 
@@ -33,13 +35,16 @@ class Furnished(Protocol):
 
     store: Store
 
-    async def add_key(self, name: str, *, enabled: bool = True) -> KeySnapshot: ...
+    async def add_key(self, name: str, **changes: Any) -> KeySnapshot: ...
 
     async def add_account(self, name: str, priority: int) -> AccountSnapshot: ...
 
     async def remove_account(self, account: AccountSnapshot) -> None: ...
 
     async def turns(self) -> dict[uuid.UUID, Row]: ...
+
+    async def silence(self, replica: uuid.UUID, seconds: float = LEASE_TTL) -> None:
+        """Let it be so long since the replica was heard of."""
 
     def close(self) -> None: ...
 
@@ -50,9 +55,9 @@ class FurnishedMemory:
     def __init__(self) -> None:
         self.store = MemoryStore()
 
-    async def add_key(self, name: str, *, enabled: bool = True) -> KeySnapshot:
+    async def add_key(self, name: str, **changes: Any) -> KeySnapshot:
         made = new_key()
-        key = KeySnapshot(len(self.store.keys) + 1, name, made.lookup, made.digest, enabled)
+        key = KeySnapshot(len(self.store.keys) + 1, name, made.lookup, made.digest, **changes)
         self.store.keys.append(key)
         return key
 
@@ -67,6 +72,9 @@ class FurnishedMemory:
     async def turns(self) -> dict[uuid.UUID, Row]:
         return {number: dict(row) for number, row in self.store.turns.items()}
 
+    async def silence(self, replica: uuid.UUID, seconds: float = LEASE_TTL) -> None:
+        self.store.beats[replica] = self.store.now() - timedelta(seconds=seconds)
+
     def close(self) -> None:
         self.store.close()
 
@@ -75,17 +83,29 @@ class FurnishedDatabase:
     """Django's database, whichever the settings name. Nothing here runs in the test's own thread."""
 
     def __init__(self) -> None:
-        self.store = DatabaseStore(KEYS, default_streams=8)
+        self.store = DatabaseStore(KEYS, default_streams=8, lease_ttl=LEASE_TTL)
         self._threads = DatabaseThreads(1)
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run `work` in a thread that may use the database."""
         return await self._threads.run(work, *args, **kwargs)
 
-    async def add_key(self, name: str, *, enabled: bool = True) -> KeySnapshot:
+    async def add_key(self, name: str, **changes: Any) -> KeySnapshot:
         made = new_key()
-        row = await self.run(ApiKey.objects.create, name=name, lookup=made.lookup, digest=made.digest, enabled=enabled)
-        return KeySnapshot(row.id, name, made.lookup, made.digest, enabled)
+        key = KeySnapshot(0, name, made.lookup, made.digest, **changes)
+        limits = {f"{limit.unit}_per_{limit.span}": limit.most for limit in key.limits.windows}
+        row = await self.run(
+            ApiKey.objects.create,
+            name=name,
+            lookup=made.lookup,
+            digest=made.digest,
+            enabled=key.enabled,
+            allowed_accounts=sorted(key.accounts or ()),
+            allowed_models=list(key.models),
+            concurrent_turns=key.limits.turns,
+            **limits,
+        )
+        return replace(key, id=row.id)
 
     async def add_account(self, name: str, priority: int) -> AccountSnapshot:
         credentials = OpenAICredentials(f"sim-{name}")
@@ -105,6 +125,10 @@ class FurnishedDatabase:
     async def turns(self) -> dict[uuid.UUID, Row]:
         rows = await self.run(lambda: list(Turn.objects.values()))
         return {row["id"]: row for row in rows}
+
+    async def silence(self, replica: uuid.UUID, seconds: float = LEASE_TTL) -> None:
+        rows = Replica.objects.filter(id=replica)
+        await self.run(rows.update, heartbeat_at=datetime.now(UTC) - timedelta(seconds=seconds))
 
     def close(self) -> None:
         self.store.close()

@@ -5,20 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, Unpack
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import transaction
 
-from accounts.auth_json import Imported, UnusableAuthJson, parse_auth_json
-from accounts.credentials import CredentialsError, OpenAICredentials
+from accounts.auth_json import Imported, UnusableAuthJson, parse_api_key, parse_auth_json
+from accounts.credentials import CredentialsError
 from accounts.management.options import OptionArguments, add_options, read_options
-from accounts.models import Account
 from accounts.states import Kind
-from accounts.store import NameTaken, Options, RefusedAccount, add_account, replace_credentials
+from accounts.store import NameTaken, Options, RefusedAccount, add_account, add_accounts, replace_credentials
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -69,16 +66,10 @@ class Command(BaseCommand):
 
 
 def _add_several(options: Arguments, found: Sequence[Imported], wanted: Options) -> str:
-    """Add an account for each file, under the next free numbers, so that more can be added in the same way later."""
+    """Add an account for each file."""
     if options.get("replace"):
         raise CommandError("With --replace give one file, for the one account.")
-    name = options["name"]
-    taken = set(Account.objects.filter(name__startswith=f"{name}-").values_list("name", flat=True))
-    free = (numbered for numbered in (f"{name}-{number}" for number in count(1)) if numbered not in taken)
-    names = list(islice(free, len(found)))
-    with transaction.atomic():
-        for numbered, imported in zip(names, found, strict=True):
-            add_account(numbered, imported, wanted, settings.TOKEN_KEYS)
+    names = add_accounts(options["name"], found, wanted, settings.TOKEN_KEYS)
     return f"Added {len(names)} {options['kind']} accounts: {', '.join(names)}."
 
 
@@ -132,13 +123,10 @@ def _sign_in(source: str, stdin: BinaryIO) -> Imported:
 
 
 def _api_key(source: str, stdin: BinaryIO) -> Imported:
-    content = _read(source, stdin)
     try:
-        return Imported(OpenAICredentials(content.decode().strip()))
-    except UnicodeDecodeError:
-        raise CommandError("The API key file is not text in UTF-8; it must contain one key.") from None
-    except CredentialsError as error:
-        raise CommandError(str(error)) from None
+        return parse_api_key(_read(source, stdin))
+    except UnusableAuthJson as error:
+        raise CommandError(f"{source}: {error}") from None
 
 
 def _read(source: str, stdin: BinaryIO) -> bytes:

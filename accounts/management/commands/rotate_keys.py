@@ -1,4 +1,4 @@
-"""Seal all credentials anew with the newest token key."""
+"""Seal every stored secret anew with the newest token key."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from accounts.credentials import InvalidTokenKey
-from accounts.store import Rotation, rotate_keys
+from accounts.rotation import Rotation, rotate_keys
 
 
 class Command(BaseCommand):
     help = (
-        "Seal all credentials anew with the first key of the file token_keys. To change the key, put a new one in "
+        "Seal every stored secret anew with the first key of the file token_keys. To change the key, put a new one in "
         "front, restart every gateway, run this, and only then remove the old one. It may be run again at any time."
     )
 
@@ -23,8 +23,8 @@ class Command(BaseCommand):
         told = _told(rotation)
         if rotation.unopened:
             raise CommandError(
-                f"{told} No key opens the credentials of {', '.join(rotation.unopened)}: add the missing key, or give "
-                "them new credentials with add_account --replace."
+                f"{told} No key opens the secrets of {', '.join(rotation.unopened)}: add the missing key, or give "
+                "accounts new credentials with add_account --replace and delete authenticators in the admin."
             )
         if rotation.left:
             raise CommandError(f"{told} {rotation.left} changed all the time; run the command again.")
@@ -32,4 +32,4 @@ class Command(BaseCommand):
 
 
 def _told(rotation: Rotation) -> str:
-    return f"Sealed the credentials of {rotation.sealed} accounts anew; {rotation.newest} had the newest key already."
+    return f"Sealed the secrets of {rotation.sealed} records anew; {rotation.newest} had the newest key already."

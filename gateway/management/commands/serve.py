@@ -14,13 +14,14 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from accounts.credentials import CredentialsError
-from gateway import install, logs, rows
+from gateway import install, logs
 from gateway.conf import Tunables
 from gateway.management.announce import announcement
 from gateway.management.ports import configured_port
+from gateway.replicas.store import bury_process
+from gateway.replicas.workers import Supervisor, is_worker, tell_ready, worker_command
 from gateway.server import Endpoint, GatewayServer, InheritedSocket, ListenError, ServerLimits, TcpEndpoint
 from gateway.upstream.connection import MAX_FRAME
-from gateway.workers import Supervisor, tell_ready, worker_command
 
 BACKLOG = 1024
 
@@ -39,17 +40,21 @@ class Command(BaseCommand):
     def handle(self, *, host: str, port: int | None, fd: int | None, workers: int, **options: object) -> None:
         if workers < 1:
             raise CommandError("--workers must be at least 1.")
+        if fd is not None and workers > 1:
+            raise CommandError("--workers share a socket of their own; leave out --fd, or start one process for each.")
         logs.configure()
         self._prepare()
+        if fd is not None and is_worker():
+            serve_one(InheritedSocket(fd), lambda address: tell_ready())
+            return
         endpoint = TcpEndpoint(host, configured_port() if port is None else port)
         if fd is None:
             # Before anything is made that is shown once: a start that fails must not use it up.
             require_free(endpoint)
-        secrets = None if fd is not None else install.make_first_secrets()
         # Asked here: the database may not be used once the event loop runs.
-        announce = partial(announcement, secrets=secrets, empty=not install.has_accounts())
+        announce = partial(announcement, secrets=install.make_first_secrets(), empty=not install.has_accounts())
         if fd is not None:
-            serve_one(InheritedSocket(fd), lambda address: tell_ready())
+            serve_one(InheritedSocket(fd), lambda address: self._say(announce(address)))
         elif workers == 1:
             serve_one(endpoint, lambda address: self._say(announce(address)))
         else:
@@ -85,8 +90,14 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
     """Serve in this process until it is told to stop."""
     from gateway.asgi import application
 
+    try:
+        listener, peer_url = settings.PEER_ADDRESS.listen()
+    except OSError as error:
+        raise CommandError(f"Cannot listen for other replicas ({error.strerror}); see GATEWAY_PEER_BIND.") from None
+    peer_port = listener.getsockname()[1]
+
     async def start_up() -> None:
-        await application.startup()
+        await application.startup(peer_url, peer_port)
         spare_the_collector()
 
     async def shut_down() -> None:
@@ -98,7 +109,7 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
 
     server = GatewayServer(
         cast(ASGI3Application, application),
-        [endpoint],
+        [endpoint, InheritedSocket(listener.detach())],
         limits=limits(settings.GATEWAY),
         on_startup=start_up,
         on_shutdown=shut_down,
@@ -132,7 +143,7 @@ def supervise(endpoint: TcpEndpoint, workers: int, ready: Callable[[tuple[str, i
 
 async def bury(process: int) -> None:
     """A worker died: its turns are closed as interrupted at once."""
-    await asyncio.to_thread(rows.close_dead_process, process)
+    await asyncio.to_thread(bury_process, process)
 
 
 def limits(tunables: Tunables) -> ServerLimits:

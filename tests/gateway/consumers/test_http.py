@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.conf import Tunables
 from tests.gateway.consumers.asgi import CODEX, V1, Edge, body, edge, events
@@ -82,6 +83,21 @@ async def test_a_client_that_leaves_during_its_upload_gives_its_permit_back(made
     assert client.sent == []
 
 
+async def test_an_upload_that_outlasts_the_drain_is_refused_so_that_its_client_asks_elsewhere():
+    async with edge(tunables=Tunables(drain_timeout=0.1, close_timeout=0.2)) as made:
+        client = made.request(CODEX)
+        client.say({"type": "http.request", "body": b'{"model":', "more_body": True})
+        while not made.runtime.permits.held:
+            await asyncio.sleep(0)
+        with capture_logs() as logs:
+            await made.runtime.drain()
+        await client.ended()
+        assert (client.status, client.json()["error"]["code"]) == (503, "gateway_stopping")
+        assert client.headers["retry-after"] == "2"
+        assert not made.runtime.permits.held
+    assert "drain_incomplete" not in [log["event"] for log in logs]
+
+
 async def test_a_client_that_leaves_ends_the_upstreams_work(made: Edge):
     made.upstream.faults.add("silent_after_created")
     client = made.request(CODEX, body())
@@ -113,5 +129,16 @@ async def test_a_client_that_takes_nothing_is_cut_with_its_answer_unfinished():
         client.takes.clear()
         await client.ended()
         assert not client.complete
+        (turn,) = await made.settled()
+        assert (turn["outcome"], turn["code"]) == ("client_gone", "client_stalled")
+
+
+async def test_a_client_that_does_not_take_a_keepalive_does_not_keep_its_turn():
+    tunables = Tunables(client_stall_timeout=0.1, close_timeout=0.05, keepalive_interval=0.05)
+    async with edge(tunables=tunables, faults=("silent_after_created",)) as made:
+        client = made.request(CODEX, body())
+        await client.until(lambda: b"keepalive" in client.body)
+        client.takes.clear()
+        await client.ended()
         (turn,) = await made.settled()
         assert (turn["outcome"], turn["code"]) == ("client_gone", "client_stalled")

@@ -9,6 +9,7 @@ import pytest
 from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.consumers.json_sink import JsonSink
+from gateway.consumers.native import NativeDocument
 from gateway.consumers.wire import ClientWire
 from gateway.protocol.events import Event, read_event
 from gateway.turns.answers import Answer
@@ -34,7 +35,7 @@ async def server() -> Server:
 
 @pytest.fixture
 async def sink(server: Server) -> JsonSink:
-    return JsonSink(ClientWire(server.send, Tunables(), server.buffered), Clock())
+    return JsonSink(ClientWire(server.send, Tunables(), server.buffered), NativeDocument(), Clock())
 
 
 def document(server: Server) -> dict[str, object]:

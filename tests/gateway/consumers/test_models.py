@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
 import pytest
 
-from accounts.states import Kind
+from accounts.states import Kind, State
 from gateway.clock import Clock
 from gateway.conf import Tunables
-from gateway.turns.catalogue import FRESH_FOR
+from gateway.simulator.catalogue import catalogue
+from gateway.turns.catalogue import FAILED_FOR, FRESH_FOR, MOST_ASKED
+from gateway.turns.names import Alias
 from gateway.upstream.http import HttpTransport
 from tests.gateway.consumers.asgi import Edge, HttpClient, edge
 from tests.support.network import real_network
@@ -20,7 +24,7 @@ from tests.support.network import real_network
 CODEX = "/backend-api/codex/models"
 V1 = "/v1/models"
 QUERY = b"client_version=0.171.0"
-CATALOGUE = b'{"models": [ {"slug":"gpt-5.5"} ]}'
+CATALOGUE, _ = catalogue()
 
 
 @dataclass
@@ -31,11 +35,15 @@ class Upstream:
     status: int = 200
     etag: str | None = '"1"'
     now: float = 1000.0
+    refused: set[str] = field(default_factory=set)
+    content: bytes = CATALOGUE
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request)
+        if self.accounts[-1] in self.refused:
+            return httpx.Response(503)
         headers = {} if self.etag is None else {"etag": self.etag}
-        return httpx.Response(self.status, content=CATALOGUE, headers=headers)
+        return httpx.Response(self.status, content=self.content, headers=headers)
 
     @property
     def accounts(self) -> list[str]:
@@ -146,3 +154,145 @@ async def test_without_a_valid_key_there_are_no_models(made: Edge, upstream: Ups
     assert (answer.status, answer.json()["error"]["code"]) == (401, "invalid_api_key")
     assert answer.headers["www-authenticate"] == "Bearer"
     assert upstream.asked == []
+
+
+async def test_an_account_that_cannot_tell_gives_way_to_the_next_of_its_kind(upstream: Upstream):
+    async with edge_at(upstream, "ada", "bo") as made:
+        upstream.refused = {"ada"}
+        assert (await ask(made)).body == CATALOGUE
+        await ask(made, query=b"client_version=0.172.0")
+        assert upstream.accounts == ["ada", "bo", "bo"]
+        upstream.now += FAILED_FOR + 1
+        await ask(made, query=b"client_version=0.173.0")
+        assert upstream.accounts[-2:] == ["ada", "bo"]
+
+
+async def test_no_more_than_a_few_accounts_are_asked_for_one_client(upstream: Upstream):
+    async with edge_at(upstream, "ada", "bo", "cy", "dee") as made:
+        upstream.status = 503
+        assert (await ask(made)).status == 503
+        assert len(upstream.asked) == MOST_ASKED
+
+
+async def test_the_account_that_offers_most_is_asked_before_others(upstream: Upstream):
+    async with edge_at(upstream, "ada", "bo", "cy") as made:
+        offers = {1: frozenset({"a"}), 2: frozenset({"a", "b"}), 3: frozenset({"a", "b", "c"})}
+        for number, models in offers.items():
+            made.store.accounts[number] = replace(made.store.accounts[number], models=models)
+        made.store.accounts[3] = replace(made.store.accounts[3], state=State.LIMITED)
+        await made.runtime.registry.refresh()
+        await ask(made)
+        assert upstream.accounts == ["bo"]
+
+
+async def test_a_disabled_account_is_not_spoken_to(made: Edge, upstream: Upstream):
+    made.store.accounts[1] = replace(made.store.accounts[1], state=State.DISABLED)
+    await made.runtime.registry.refresh()
+    assert (await ask(made)).json()["error"]["code"] == "no_accounts"
+    assert upstream.asked == []
+
+
+async def names(made: Edge, path: str, query: bytes = QUERY) -> list[str]:
+    document = (await ask(made, path, query)).json()
+    return [entry.get("slug") or entry["id"] for entry in document.get("models", document.get("data"))]
+
+
+async def with_aliases(made: Edge, *aliases: Alias, **key: Any) -> None:
+    made.runtime.names.replace(aliases)
+    made.runtime.keys.replace([replace(made.store.keys[0], **key)])
+
+
+def broken(**changes: object) -> bytes:
+    """A catalogue of a good entry and a bad one."""
+    good = json.loads(CATALOGUE)["models"][0]
+    bad = {**good, "slug": "bad", **changes}
+    bad = {name: value for name, value in bad.items() if value is not ...}
+    return json.dumps({"models": [good, bad]}).encode()
+
+
+BAD_ENTRIES = [
+    {"display_name": ...},
+    {"display_name": None},
+    {"supported_reasoning_levels": None},
+    {"shell_type": "telepathy"},
+    {"visibility": 1},
+    {"supported_in_api": "yes"},
+    {"priority": 1.5},
+    {"truncation_policy": {"mode": "tokens"}},
+    {"experimental_supported_tools": {}},
+    {"base_instructions": ...},
+    {"slug": 5},
+]
+
+
+@pytest.mark.parametrize("changes", BAD_ENTRIES, ids=lambda changes: next(iter(changes)))
+async def test_one_bad_entry_does_not_spoil_the_catalogue(made: Edge, upstream: Upstream, changes: dict[str, object]):
+    upstream.content = broken(**changes)
+    assert await names(made, CODEX) == ["gpt-5.5"]
+
+
+async def test_the_openai_list_is_made_from_a_catalogue_too(made: Edge):
+    document = (await ask(made, V1, b"")).json()
+    assert document["object"] == "list"
+    assert [entry["id"] for entry in document["data"]][:2] == ["gpt-5.5", "gpt-5.6-sol"]
+    assert {entry["object"] for entry in document["data"]} == {"model"}
+
+
+@pytest.mark.parametrize("content", [b'{"object":"list","data":[{"id":"gpt-4.1"}]}', b"{}", b"<html>", b'{"models":7}'])
+async def test_what_is_no_catalogue_is_not_given_to_codex_which_then_keeps_its_own(
+    made: Edge, upstream: Upstream, content: bytes
+):
+    upstream.content = content
+    assert (await ask(made)).status == 404
+
+
+async def test_aliases_stand_beside_their_models_in_both_shapes(made: Edge):
+    await with_aliases(
+        made, Alias("gpt-5.5-high", "gpt-5.5", "high"), Alias("gone", "gpt-1"), Alias("his", "gpt-5.5", key=2)
+    )
+    for path in (CODEX, V1):
+        assert {"gpt-5.5", "gpt-5.5-high"} <= set(await names(made, path))
+        assert not {"gone", "his"} & set(await names(made, path))
+    entry = next(each for each in (await ask(made)).json()["models"] if each["slug"] == "gpt-5.5-high")
+    assert (entry["display_name"], entry["default_reasoning_level"]) == ("gpt-5.5-high", "high")
+
+
+async def test_a_key_sees_the_models_it_may_use(made: Edge):
+    await with_aliases(made, Alias("fast", "gpt-6-sol"), models=("gpt-5*",))
+    assert await names(made, CODEX) == await names(made, V1) == ["gpt-5.5", "gpt-5.6-sol"]
+
+
+def shown_etag(made: Edge, account: int, told: str) -> str | None:
+    key = made.runtime.keys.from_authorization(f"Bearer {made.key.text}")
+    catalogue = made.runtime.engine.catalogue
+    return catalogue.headers_for(key, made.store.accounts[account], {"x-models-etag": told, "a": "b"}).get(
+        "x-models-etag"
+    )
+
+
+@pytest.mark.parametrize("aliases", [(), (Alias("fast", "gpt-5.5"),)])
+async def test_the_etag_of_an_answer_is_that_of_the_list_and_a_new_one_makes_the_list_new(
+    made: Edge, upstream: Upstream, aliases: tuple[Alias, ...]
+):
+    await with_aliases(made, *aliases)
+    first = (await ask(made)).headers["etag"]
+    assert shown_etag(made, 1, '"1"') == first
+    upstream.etag = '"2"'
+    second = shown_etag(made, 1, '"2"')
+    assert second != first
+    assert (await ask(made)).headers["etag"] == second
+    assert len(upstream.asked) == 2
+
+
+async def test_another_alias_is_another_list(made: Edge):
+    first = (await ask(made)).headers["etag"]
+    await with_aliases(made, Alias("fast", "gpt-5.5"))
+    assert (await ask(made)).headers["etag"] != first
+
+
+async def test_an_account_whose_list_the_client_does_not_have_says_nothing_about_it(upstream: Upstream):
+    async with edge_at(upstream, "ada", "bo") as made:
+        await ask(made)
+        assert shown_etag(made, 2, '"bo"') is None
+        await with_aliases(made, accounts=frozenset({2}))
+        assert shown_etag(made, 2, '"bo"') == '"bo"'

@@ -61,11 +61,11 @@ async def test_a_known_path_says_that_it_does_not_take_a_method(made: Edge, meth
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/v1/responses/resp_1"),
+        ("GET", "/v1/responses/resp_1/other"),
         ("POST", "/v1/responses/"),
         ("POST", "/V1/responses"),
         ("POST", "/responses"),
-        ("POST", "/backend-api/codex/responses/compact"),
+        ("POST", "/backend-api/codex/responses/expand"),
         ("GET", "/adminx"),
         ("GET", "/v1/../admin/"),
     ],

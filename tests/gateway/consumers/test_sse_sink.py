@@ -10,6 +10,7 @@ import pytest
 
 from gateway.clock import Clock
 from gateway.conf import Tunables
+from gateway.consumers.native import NativeStream
 from gateway.consumers.sse_sink import SseSink
 from gateway.consumers.wire import ClientWire
 from gateway.errors import ClientLost
@@ -43,8 +44,8 @@ class Stream:
 
     def __init__(self, route: Route) -> None:
         self.server = Server()
-        self.wire = ClientWire(self.server.send, TUNABLES, self.server.buffered)
-        self.sink = SseSink(self.wire, route, TUNABLES, Clock())
+        self.wire = ClientWire(self.server.send, TUNABLES, self.server.buffered, self.server.write)
+        self.sink = SseSink(self.wire, NativeStream(route, Clock()), TUNABLES)
         self.made_at = self.wire.sent_at
 
     async def tick(self, seconds: float) -> float:
@@ -77,6 +78,28 @@ async def codex() -> Stream:
 @pytest.fixture
 async def v1() -> Stream:
     return Stream(Route.V1)
+
+
+# Events
+
+
+async def test_plain_events_pass_at_once_in_one_piece_after_the_stream_has_begun(codex: Stream):
+    assert not codex.sink.pass_on([DELTA])
+    await codex.sink.deliver([CREATED])
+    assert codex.sink.pass_on([DELTA, DELTA])
+    assert codex.types == ["response.created"] + ["response.output_text.delta"] * 2
+    assert len(codex.server.pieces) == 2
+
+
+async def test_nothing_passes_while_a_keepalive_is_being_sent(codex: Stream):
+    await codex.sink.deliver([CREATED])
+    codex.server.fill()
+    await codex.silence(INTERVAL)
+    assert not codex.sink.pass_on([DELTA])
+    codex.server.free.set()
+    await asyncio.sleep(0.001)
+    assert codex.sink.pass_on([DELTA])
+    assert codex.types == ["response.created", "keepalive", "response.output_text.delta"]
 
 
 # Headers

@@ -129,10 +129,12 @@ async def test_turn_state_of_the_handshake_belongs_to_no_request(made: Edge):
     client = await made.socket(x_codex_turn_state="of-the-handshake")
     await client.frame(frame())
     await client.has("response.completed")
-    await client.frame(frame(client_metadata={"x-codex-turn-state": "of-this-request"}))
+    metadata = next(event for event in client.frames if event["type"] == "response.metadata")
+    issued = metadata["headers"]["x-codex-turn-state"]
+    await client.frame(frame(client_metadata={"x-codex-turn-state": issued}))
     await client.has("response.completed", 2)
     seen = made.upstream.observed.requests
-    assert [request.body and request.body.turn_state for request in seen] == [None, "of-this-request"]
+    assert [request.body and request.body.turn_state for request in seen] == [None, issued]
     assert "x-codex-turn-state" not in seen[0].header_names
     await leave(client)
 

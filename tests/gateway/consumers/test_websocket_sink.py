@@ -34,7 +34,7 @@ COMPLETED = event(type="response.completed", sequence_number=1, response={"id": 
 class Socket:
     def __init__(self, route: Route) -> None:
         self.server = Server()
-        self.wire = ClientWire(self.server.send, TUNABLES, self.server.buffered)
+        self.wire = ClientWire(self.server.send, TUNABLES, self.server.buffered, self.server.write)
         self.sink = WebSocketSink(self.wire, route, TUNABLES, Clock())
 
     @property
@@ -65,6 +65,31 @@ async def test_every_event_is_a_text_frame_with_its_own_bytes(codex: Socket):
     text = '{"type":"response.output_text.delta",  "delta":"é\u2028"}'
     await codex.sink.deliver([read_event(text.encode())])
     assert codex.server.sent == [{"type": "websocket.send", "text": text}]
+
+
+async def test_plain_events_pass_at_once_when_the_sequence_is_known(codex: Socket):
+    delta = event(type="response.output_text.delta", delta="é", sequence_number=1)
+    assert not codex.sink.pass_on([delta]), "the first numbered event is looked for"
+    await codex.sink.deliver([CREATED])
+    assert codex.sink.pass_on([delta, delta])
+    assert codex.types == ["response.created"] + ["response.output_text.delta"] * 2
+
+
+async def test_what_passes_at_once_is_valid_text_like_everything_else(codex: Socket):
+    await codex.sink.deliver([CREATED])
+    assert codex.sink.pass_on([read_event(b'{"type":"response.output_text.delta","delta":"\xff"}')])
+    assert codex.frames[-1]["delta"] == "\ufffd"
+
+
+async def test_nothing_passes_between_the_parts_of_a_keepalive_or_before_a_client_that_waits(codex: Socket):
+    await codex.sink.deliver([CREATED])
+    codex.server.fill()
+    await codex.silence(INTERVAL)
+    assert not codex.sink.pass_on([CREATED])
+    codex.server.free.set()
+    await asyncio.sleep(0.001)
+    assert codex.sink.pass_on([CREATED])
+    assert codex.types == ["response.created", "keepalive", "response.created"]
 
 
 async def test_metadata_passes_as_events_for_codex_and_the_codex_backends_own_do_not_on_v1(codex: Socket, v1: Socket):
@@ -132,3 +157,17 @@ async def test_a_keepalive_that_is_being_sent_is_finished_before_the_next_frame_
 async def test_bytes_that_are_no_utf8_do_not_break_the_stream(codex: Socket):
     await codex.sink.deliver([read_event(b'{"type":"x","delta":"\xff"}')])
     assert codex.frames == [{"type": "x", "delta": "\ufffd"}]
+
+
+@pytest.mark.parametrize("sequenced", [True, False])
+async def test_a_delivery_or_an_answer_that_is_broken_off_can_only_be_ended_by_a_close(codex: Socket, sequenced: bool):
+    if sequenced:
+        await codex.sink.deliver([CREATED])
+    assert not codex.sink.must_close
+    codex.server.fill()
+    telling = asyncio.ensure_future(codex.sink.refuse(LOST) if not sequenced else codex.sink.deliver([COMPLETED]))
+    await asyncio.sleep(0)
+    telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await telling
+    assert codex.sink.must_close

@@ -24,7 +24,7 @@ async def server() -> Server:
 
 @pytest.fixture
 async def wire(server: Server) -> ClientWire:
-    return ClientWire(server.send, TUNABLES, server.buffered)
+    return ClientWire(server.send, TUNABLES, server.buffered, server.write)
 
 
 async def blocked(wire: ClientWire, server: Server, size: int = 1000) -> asyncio.Task[None]:
@@ -54,6 +54,26 @@ async def test_a_send_is_handed_on_and_noted(wire: ClientWire, server: Server):
     assert server.sent == [{"type": "piece"}]
     assert wire.sent_at > 0
     assert not wire.sending
+
+
+async def test_a_write_goes_around_the_send_and_breaks_the_silence(wire: ClientWire, server: Server):
+    await wire.send({"type": "http.response.start"})
+    wire.sent_at = 0.0
+    assert wire.write([b"a", b"b"])
+    assert server.pieces == [b"ab"]
+    assert wire.sent_at > 0
+
+
+async def test_nothing_is_written_while_a_send_waits_or_the_server_cannot(wire: ClientWire, server: Server):
+    await wire.send({"type": "http.response.start"})
+    sending = await blocked(wire, server)
+    server.free.set()
+    assert not wire.write([b"before its turn"])
+    await sending
+    server.left = True
+    assert not wire.write([b"too late"])
+    assert not ClientWire(server.send, TUNABLES).write([b"no such way"])
+    assert server.pieces == []
 
 
 async def test_a_client_that_left_is_known_by_the_next_send(wire: ClientWire, server: Server):

@@ -100,3 +100,19 @@ def test_forgotten_sessions_are_gone_and_are_written_again_when_they_come_back()
     table.forget([key(), key(2)])
     assert table.find(key(), 1) is None
     assert table.bind(key(), 1, Strength.HARD, 1)
+
+
+def test_what_was_left_behind_stays_with_the_conversation():
+    table = SessionTable(TTL)
+    table.replace(Session(key(), 2, Strength.SOFT, 0, frozenset({"a"})))
+    assert table.bind(key(), 2, Strength.SOFT, 1) is None
+    bound = table.bind(key(), 3, Strength.HARD, 2)
+    assert bound == Session(key(), 3, Strength.HARD, 2, frozenset({"a"}))
+
+
+def test_turn_state_that_was_left_is_evidence_again_only_where_it_is_shown_to_its_account():
+    table = SessionTable(TTL)
+    table.bind(key(), 1, Strength.HARD, 0)
+    assert table.bind(key(), 1, Strength.LEFT, 1) == Session(key(), 1, Strength.LEFT, 1)
+    assert table.find(key(), 1000 * TTL) == Session(key(), 1, Strength.LEFT, 1)
+    assert table.bind(key(), 1, Strength.HARD, 2) == Session(key(), 1, Strength.HARD, 2)

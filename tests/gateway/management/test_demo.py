@@ -14,8 +14,6 @@ import pytest
 
 from tests.support.processes import ROOT, environment
 
-pytestmark = pytest.mark.xdist_group("demo")
-
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     """The demo, told to put its temporary files into `folder`; the settings of a real gateway are in its way."""
@@ -65,6 +63,7 @@ def test_it_says_where_to_go_next(shown: str) -> None:
     assert "Everything is stopped and removed" in shown
 
 
+@pytest.mark.slow
 def test_what_it_keeps_answers_until_it_is_interrupted_and_is_then_removed(tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()

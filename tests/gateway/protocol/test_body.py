@@ -10,12 +10,15 @@ from gateway.errors import InvalidBody
 from gateway.protocol.body import (
     MAX_VALUES,
     Bound,
+    Reference,
     as_frame,
     as_http,
     parse_body,
     with_fields,
     without_item_ids,
+    without_reasoning,
 )
+from gateway.protocol.bound import fingerprint
 
 # As a client may write it: white space, escapes and number forms that an encoder would change.
 SPELLED = b'{"model": "gpt-5.5", "input": [ {"type":"message", "role":"user",  "content":"\\u0041"} ], "top_p":1.0e0}'
@@ -288,3 +291,28 @@ def test_a_body_that_could_only_just_be_read_raises_nothing_but_its_own_error(re
     # Where the decoder has a stack of its own there is no such body, and nothing is raised.
     with contextlib.suppress(InvalidBody):
         at_depth(300, lambda: read(body))
+
+
+def test_what_a_body_names_is_known_of_it():
+    sealed = {"type": "reasoning", "encrypted_content": "sealed"}
+    body = body_of(input=[sealed, {"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}])
+    assert body.references == {
+        Reference(Bound.ENCRYPTED_CONTENT, fingerprint("sealed")),
+        Reference(Bound.FILE, "file_1"),
+    }
+    for conversation in ("conv_1", {"id": "conv_1"}):
+        assert body_of(conversation=conversation).references == {Reference(Bound.CONVERSATION, "conv_1")}
+    assert body_of(conversation=7, input=[{"type": "item_reference", "id": "x"}]).references == set()
+
+
+def test_reasoning_is_taken_out_and_nothing_else_is_touched():
+    one, two = ({"type": "reasoning", "summary": [], "encrypted_content": each} for each in ("one", "two"))
+    open_ = {"type": "reasoning", "summary": []}
+    body = body_of(model="m", input=[one, {"role": "user", "content": "hi"}, two, open_])
+    text, dropped = without_reasoning(body)
+    assert msgspec.json.decode(text) == {"model": "m", "input": [{"role": "user", "content": "hi"}]}
+    assert dropped == {fingerprint("one"), fingerprint("two")}
+    text, dropped = without_reasoning(body, {fingerprint("two"), "other"})
+    assert msgspec.json.decode(text)["input"] == [one, {"role": "user", "content": "hi"}, open_]
+    assert dropped == {fingerprint("two")}
+    assert without_reasoning(body_of(input="hi")) == (body_of(input="hi").raw, frozenset())

@@ -1,11 +1,22 @@
 import pytest
 
-from gateway.protocol.bound import Bound, reasons_in_input, reasons_in_tools, reasons_in_value
+from gateway.protocol.bound import (
+    Bound,
+    Reference,
+    fingerprint,
+    is_bound_item,
+    reasons_in_input,
+    reasons_in_tools,
+    reasons_in_value,
+    references_in,
+)
 
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "id": "fco_1", "call_id": "c1", "output": "done"}
 CUSTOM_CALL = {"type": "custom_tool_call", "call_id": "c1", "name": "exec", "input": "file_id"}
 CUSTOM_OUTPUT = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
+PLAIN_PARTS = [{"type": "input_text", "text": "hi"}]
+PLAIN = {"type": "message", "role": "user", "content": PLAIN_PARTS}
 SCHEMA = {"type": "object", "properties": {"file_id": {"type": "string"}, "container_id": {"type": "string"}}}
 FUNCTION = {"type": "function", "name": "f", "parameters": SCHEMA}
 
@@ -28,6 +39,8 @@ def file(**members: object) -> dict[str, object]:
         [],
         [message({"type": "input_text", "text": "hi"})],
         [message({"type": "output_text", "text": "hi", "annotations": []}, {"type": "refusal", "refusal": "no"})],
+        [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+        [{"type": "message", "role": "user", "content": "text"}, {"type": "message", "role": "user", "content": []}],
         [{"role": "developer", "content": "text"}],
         [{"type": None, "role": "assistant", "content": "text"}],
         [{"type": "message", "role": "assistant", "phase": "final", "status": "completed", "content": None}],
@@ -85,6 +98,12 @@ def test_input_that_carries_all_it_needs_is_free(items):
         ([message({"type": "something_new"})], Bound.UNKNOWN_PART),
         ([message({"type": None})], Bound.UNKNOWN_PART),
         ([message("text")], Bound.UNKNOWN_PART),
+        ([PLAIN, {**PLAIN, "content": [*PLAIN_PARTS, {"type": "something_new", "text": "hi"}]}], Bound.UNKNOWN_PART),
+        ([{**PLAIN, "content": [*PLAIN_PARTS, {"type": ["input_text"], "text": "hi"}]}], Bound.UNKNOWN_PART),
+        ([{**PLAIN, "content": [{**PLAIN_PARTS[0], "file_id": "file-1"}]}], Bound.FILE),
+        ([{**PLAIN, "content": [{"type": "input_text", "text": {"file_id": "file-1"}}]}], Bound.FILE),
+        ([{**PLAIN, "role": {"file_id": "file-1"}}], Bound.FILE),
+        ([{**PLAIN, "encrypted_content": "gAAA"}], Bound.ENCRYPTED_CONTENT),
         ([{"role": "user", "content": {"type": "input_text"}}], Bound.UNKNOWN_PART),
         ([image()], Bound.UNKNOWN_PART),
         ([image(image_url={"url": "https://example.org"})], Bound.UNKNOWN_PART),
@@ -193,3 +212,35 @@ def test_references_are_found_at_any_depth_and_empty_ones_bind_nothing():
     assert reasons_in_value(value) == {Bound.FILE}
     assert reasons_in_value({"file_id": None, "file_ids": [], "encrypted_content": ""}) == set()
     assert reasons_in_value("file_id") == set()
+
+
+def test_things_that_one_account_keeps_are_told_apart_by_their_names():
+    items = [
+        file(file_id="file_1"),
+        {"type": "reasoning", "encrypted_content": "sealed"},
+        {"type": "code_interpreter_call", "container_id": "cntr_1"},
+        [{"deep": {"vector_store_ids": ["vs_1", "vs_2", "", None]}}],
+        {"connector_id": "connector_gmail", "file_id": None, "encrypted_content": ""},
+    ]
+    assert references_in(items) == {
+        Reference(Bound.FILE, "file_1"),
+        Reference(Bound.ENCRYPTED_CONTENT, fingerprint("sealed")),
+        Reference(Bound.CONTAINER, "cntr_1"),
+        Reference(Bound.VECTOR_STORE, "vs_1"),
+        Reference(Bound.VECTOR_STORE, "vs_2"),
+    }
+
+
+def test_an_item_is_bound_by_its_type_alone() -> None:
+    assert [is_bound_item(name) for name in ("item_reference", "message")] == [True, False]
+
+
+def test_what_is_neither_object_nor_list_names_nothing() -> None:
+    assert references_in("file_id") == set()
+
+
+def test_a_fingerprint_tells_sealed_content_by_its_length_its_beginning_and_its_end():
+    long = "a" * 1000
+    others = [f"b{long[1:]}", f"{long[1:]}b", long[1:], "\ud800" + long]
+    assert len({fingerprint(each) for each in [long, *others]}) == 5
+    assert len(fingerprint(long)) == 24

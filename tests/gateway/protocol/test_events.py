@@ -3,6 +3,7 @@ import pytest
 from msgspec import Raw
 
 from gateway.errors import UpstreamLost
+from gateway.protocol.bound import fingerprint
 from gateway.protocol.events import (
     MAX_MESSAGE,
     MAX_REFUSAL_BODY,
@@ -15,6 +16,7 @@ from gateway.protocol.events import (
     item_of_done,
     join_output,
     kind_of,
+    read_bond,
     read_created,
     read_error,
     read_event,
@@ -382,3 +384,20 @@ def test_metadata_events_carry_headers():
     metadata = event("response.metadata", headers={"X-Codex-Turn-State": "abc", "openai-model": "m", "n": None})
     assert read_metadata_headers(metadata) == {"x-codex-turn-state": "abc", "openai-model": "m"}
     assert read_metadata_headers(event("response.metadata")) == {}
+
+
+@pytest.mark.parametrize(
+    ("item", "bond"),
+    [
+        ({"type": "message", "content": []}, (False, None)),
+        ({"type": "function_call"}, (False, None)),
+        ({"type": "reasoning", "encrypted_content": None}, (False, None)),
+        ({"type": "reasoning", "encrypted_content": "sealed"}, (True, fingerprint("sealed"))),
+        ({"type": "compaction", "encrypted_content": "sealed"}, (True, fingerprint("sealed"))),
+        ({"type": "web_search_call"}, (True, None)),
+        ({"type": "something_new"}, (True, None)),
+        (7, (False, None)),
+    ],
+)
+def test_an_item_that_only_its_account_can_read_is_known_when_it_is_done(item: object, bond: tuple[bool, str | None]):
+    assert read_bond(read_event(msgspec.json.encode({"type": "response.output_item.done", "item": item}))) == bond

@@ -190,6 +190,43 @@ async def progress(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @app
+async def written(scope: Scope, receive: Receive, send: Send) -> None:
+    """Write around `send` wherever that is possible; record each answer of `write`, and what `send` then says."""
+    write = scope["extensions"]["pointsman.flow"]["write"]
+    said = [write([b"before the start"])]
+    await start(send)
+    said.append(write([b"before the head is out"]))
+    await body(send, b"head,", more=True)
+    said.append(write([b"a,", b"b,"]))
+    while write([CHUNK]):
+        pass
+    await receive()
+    await body(send, b"end", more=True)
+    said.append(write([b",more,"]))
+    await body(send, b"last")
+    said.append(write([b"after the last"]))
+    record(scope, said)
+
+
+@app
+async def ws_written(scope: Scope, receive: Receive, send: Send) -> None:
+    """The same on a WebSocket; the client sends a message to have it closed."""
+    write = scope["extensions"]["pointsman.flow"]["write"]
+    await receive()
+    said = [write([b"before the accept"])]
+    await send({"type": "websocket.accept"})
+    said.append(write([b"a", "é".encode(), b"l" * 70_000]))
+    await receive()
+    while write([CHUNK]):
+        pass
+    await send({"type": "websocket.send", "text": "drained"})
+    said.append(write([b"b"]))
+    await send({"type": "websocket.close"})
+    said.append(write([b"after the close"]))
+    record(scope, said)
+
+
+@app
 async def idle(scope: Scope, receive: Receive, send: Send) -> None:
     """Stream a first byte, then wait for the client to go."""
     if option(scope, "headers") == "yes":

@@ -59,6 +59,16 @@ async def test_the_bytes_that_wait_tell_a_slow_client_from_a_stalled_one(server:
     assert seen[0] > 8_000_000 - 800_000
 
 
+async def test_pieces_are_written_around_send_only_within_a_body_and_to_a_client_that_keeps_up(
+    server: ServerProcess,
+) -> None:
+    async with server.connect() as client:
+        response = await client.request("/written?key=written")
+    assert response.body.startswith(b"head,a,b,xxx")
+    assert response.body.endswith(b"xend,more,last")
+    assert await server.recorded("written") == [False, False, True, True, False]
+
+
 async def read_slowly(reader: asyncio.StreamReader) -> None:
     while await reader.read(65536):  # the pause is the slowness
         await asyncio.sleep(0.01)

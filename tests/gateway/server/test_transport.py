@@ -56,6 +56,18 @@ def pair() -> Iterator[Pair]:
     made.close()
 
 
+def test_what_is_written_at_once_leaves_before_the_iteration_ends_and_stays_behind_what_was_written(pair: Pair) -> None:
+    for data in (b"1,", b"2,"):
+        pair.transport.write_at_once(data)
+    assert pair.arrived() == b"1,2,"
+    pair.transport.write(b"3,")
+    pair.transport.write(b"4,")
+    pair.transport.write_at_once(b"5")
+    assert pair.arrived() == b"3,"
+    pair.end_iteration()
+    assert pair.arrived() == b"4,5"
+
+
 def test_the_first_write_of_an_iteration_leaves_at_once_and_the_others_together_at_its_end(pair: Pair) -> None:
     for data in (b"first,", b"second,", b"third"):
         pair.transport.write(data)

@@ -43,6 +43,18 @@ async def closed_with(client: RawClient) -> tuple[int, str]:
     return int.from_bytes(data[:2]), data[2:].decode()
 
 
+async def test_texts_are_written_around_send_only_on_an_open_socket_and_to_a_client_that_keeps_up(
+    server: ServerProcess,
+) -> None:
+    async with server.websocket("/ws_written?key=ws_written") as websocket:
+        assert [await websocket.recv() for _ in range(3)] == ["a", "é", "l" * 70_000]
+        await websocket.send("go on")
+        texts = [text async for text in websocket]
+    assert set(texts[:-2]) == {"x" * 65536}
+    assert texts[-2:] == ["drained", "b"]
+    assert await server.recorded("ws_written") == [False, True, True, False]
+
+
 # The handshake
 
 

@@ -388,3 +388,10 @@ async def test_faults_that_have_been_used_up_meet_nobody(upstream: Simulator) ->
     statuses = [(await post(upstream, request())).status_code for _ in range(3)]
 
     assert statuses == [500, 502, 200]
+
+
+@pytest.mark.parametrize("model", ["\u0087", "b\u00e4r \n", " \u732b"])
+async def test_a_model_may_be_called_anything(upstream: Simulator, model: str) -> None:
+    answer = await post(upstream, request(model=model))
+    assert answer.status_code == 200
+    assert answer.headers["openai-model"].isascii()

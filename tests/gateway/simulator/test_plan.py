@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.simulator.accounts import SimulatedAccount
+from gateway.simulator.envelope import Envelope
 from gateway.simulator.faults import parse_fault
 from gateway.simulator.options import Options
 from gateway.simulator.plan import (
@@ -30,8 +31,9 @@ from gateway.simulator.plan import (
     plan_turn,
 )
 from gateway.simulator.refusal import invalid
+from gateway.simulator.reply import Message
 from gateway.simulator.rules import Transport
-from gateway.simulator.script import Envelope, Message, write_script
+from gateway.simulator.script import write_script
 
 ENVELOPE = Envelope("resp_1", "1", "ada", "gpt-5.5", 1_796_000_000)
 SCRIPT = write_script(Message("Hello from ada."), ENVELOPE, Options())

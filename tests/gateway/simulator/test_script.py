@@ -2,26 +2,11 @@ import json
 
 import pytest
 
+from gateway.simulator.envelope import Envelope, Event
 from gateway.simulator.options import Options
-from gateway.simulator.script import (
-    Call,
-    Envelope,
-    Event,
-    Message,
-    Reply,
-    Script,
-    Tool,
-    choose_reply,
-    cut,
-    failed,
-    incomplete,
-    offered_tools,
-    text_delta,
-    write_script,
-)
+from gateway.simulator.reply import Call, Message, Reply, Tool
+from gateway.simulator.script import Script, cut, failed, incomplete, text_delta, write_script
 from gateway.simulator.seal import owner
-from gateway.simulator.values import Json
-from tests.gateway.simulator.clients import message
 
 ENVELOPE = Envelope("resp_1", "1", "ada", "gpt-5.5", 1_796_000_000, input_tokens=30, cached_tokens=20)
 EXEC_COMMAND = {"exec_command": Tool("function_call")}
@@ -48,10 +33,6 @@ def decoded(event: Event, number: int = 0) -> dict[str, object]:
 
 def script(reply: Reply, options: Options | None = None) -> Script:
     return write_script(reply, ENVELOPE, options or Options())
-
-
-def reply_to(*items: Json, tools: dict[str, Tool] | None = None) -> Reply:
-    return choose_reply(items, EXEC_COMMAND if tools is None else tools, Options(), "ada")
 
 
 def output_of(answer: Script) -> list[dict[str, object]]:
@@ -84,7 +65,7 @@ def test_usage_counts_cached_input_and_reasoning() -> None:
     assert isinstance(response, dict)
     assert response["usage"] == {
         "input_tokens": 30,
-        "input_tokens_details": {"cached_tokens": 20},
+        "input_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 0},
         "output_tokens": 18,
         "output_tokens_details": {"reasoning_tokens": 16},
         "total_tokens": 48,
@@ -113,43 +94,6 @@ def test_an_answer_without_output_is_created_and_completed() -> None:
     assert answer.output == ()
 
 
-def test_a_command_is_called_with_the_arguments_of_the_tool_that_is_offered() -> None:
-    asked = message("please run: echo hi\nthanks")
-
-    calls = [
-        reply_to(asked, tools={name: tool})
-        for name, tool in {
-            "exec_command": Tool("function_call"),
-            "shell_command": Tool("function_call", "functions"),
-            "shell": Tool("function_call"),
-            "exec": Tool("custom_tool_call", "functions"),
-        }.items()
-    ]
-
-    assert [call.input for call in calls if isinstance(call, Call)] == [
-        '{"cmd":"echo hi"}',
-        '{"command":"echo hi"}',
-        '{"command":["bash","-lc","echo hi"]}',
-        'text((await tools.exec_command({"cmd":"echo hi"})).output)',
-    ]
-
-
-def test_a_command_without_a_tool_or_in_an_older_message_is_not_called() -> None:
-    assert reply_to(message("run: ls"), tools={}) == Message("Hello from ada.")
-    assert reply_to(message("run: ls"), tools={"exec_command": Tool("custom_tool_call")}) == Message("Hello from ada.")
-    assert reply_to(message("run: ls"), message("done", "assistant"), message("thanks")) == Message("Hello from ada.")
-    assert reply_to(message("run: ls", "developer")) == Message("Hello from ada.")
-
-
-def test_a_tool_output_is_quoted_without_the_lines_codex_puts_before_it() -> None:
-    wrapped = "Chunk ID: 1\nWall time: 0.1 seconds\nOutput:\nhello\n"
-    output = {"type": "function_call_output", "call_id": "c", "output": wrapped}
-    parts = {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "bye"}]}
-
-    assert reply_to(message("run: x"), output) == Message("The command printed: hello")
-    assert reply_to(message("run: x"), parts) == Message("The command printed: bye")
-
-
 def test_function_and_custom_calls_stream_their_input() -> None:
     for tool, stem, member in (
         (Tool("function_call", "functions"), "response.function_call_arguments", "arguments"),
@@ -157,8 +101,9 @@ def test_function_and_custom_calls_stream_their_input() -> None:
     ):
         answer = script(Call("exec_command", tool, "{}"))
 
-        assert [event.type for event in answer.events[2:6]] == [
+        assert [event.type for event in answer.events[2:7]] == [
             "response.output_item.added",
+            f"{stem}.delta",
             f"{stem}.delta",
             f"{stem}.done",
             "response.output_item.done",
@@ -166,16 +111,6 @@ def test_function_and_custom_calls_stream_their_input() -> None:
         assert answer.output[0]["type"] == tool.type
         assert answer.output[0][member] == "{}"
         assert answer.output[0].get("namespace") == tool.namespace
-
-
-def test_tools_are_found_in_the_list_in_items_and_in_namespaces() -> None:
-    tools = [{"type": "function", "name": "shell"}, {"type": "web_search"}]
-    inner = {"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "exec"}]}
-
-    assert offered_tools(tools, [message("hi"), {"type": "additional_tools", "tools": [inner]}]) == {
-        "shell": Tool("function_call"),
-        "exec": Tool("custom_tool_call", "functions"),
-    }
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])

@@ -96,6 +96,16 @@ def test_a_body_that_grows_beyond_what_is_free_keeps_what_it_had() -> None:
     assert (ticket.size, full.held_bytes) == (40, 100)
 
 
+def test_a_body_that_grows_while_it_waits_is_charged_to_the_queue() -> None:
+    full = book(turns=2, size=100)
+    asked(full, ADA), asked(full, ADA)
+    waiting = asked(full, BO, 10)
+    asked(full, CY, 80)
+    assert full.grow(waiting, 21) is Verdict.FULL
+    assert full.grow(waiting, 20) is Verdict.GRANTED
+    assert (waiting.size, full.held_bytes) == (20, 2)
+
+
 def test_a_body_that_turned_out_smaller_keeps_its_charge() -> None:
     full = book(size=100)
     ticket = asked(full, ADA, 60)
@@ -117,10 +127,49 @@ def test_the_time_to_come_back_follows_how_long_places_are_held_and_how_many_wai
     assert full.retry_after() == 40
 
 
+def test_turns_in_other_processes_count_against_the_limit_of_a_key() -> None:
+    roomy = book(turns=10)
+    roomy.learn({ADA: 1}, [ADA], 0.0)
+    waiting = asked(roomy, ADA, key_limit=1)
+    assert (waiting.state, roomy.held_by(ADA), roomy.waits_for_itself(waiting)) == (State.WAITING, 1, True)
+    assert not roomy.waits_for_itself(asked(roomy, BO))
+    assert roomy.learn({}, [ADA], 1.0) == [waiting]
+    assert roomy.held_by(ADA) == 1
+
+
+def test_of_turns_that_began_at_once_in_several_processes_the_last_ones_are_too_many() -> None:
+    roomy = book(turns=10)
+    first, second = asked(roomy, ADA, key_limit=2), asked(roomy, ADA, key_limit=2)
+    free = asked(roomy, ADA)
+    roomy.learn({ADA: 1}, [ADA], 0.0)
+    assert [roomy.is_over_key_limit(each) for each in (first, second, free)] == [False, True, False]
+    roomy.give_back(first, 1.0)
+    roomy.give_back(free, 1.0)
+    assert not roomy.is_over_key_limit(second)
+
+
+def test_a_larger_part_of_the_limits_lets_those_in_who_wait() -> None:
+    shared = book(turns=2)
+    assert shared.allow(Limits(1, 100), 0.0) == []
+    asked(shared, ADA)
+    waiting = asked(shared, BO)
+    assert waiting.state is State.WAITING
+    assert shared.allow(Limits(2, 100), 1.0) == [waiting]
+
+
+@pytest.mark.parametrize(("held_for", "told"), [(0.0, 1), (1000.0, 60)])
+def test_the_usual_time_of_a_place_is_told_within_what_clients_wait(held_for: float, told: int) -> None:
+    full = book()
+    for _ in range(30):
+        full.give_back(asked(full, ADA), held_for)
+    assert full.mean_hold() == told
+
+
 def test_the_book_says_what_it_holds() -> None:
     full = book(turns=1)
     asked(full, ADA, 7), asked(full, BO, 9)
     assert repr(full) == "<AdmissionBook 1 held (7 bytes), 1 waiting>"
+    assert (full.held, full.waiting) == (1, 1)
 
 
 class Admission(RuleBasedStateMachine):

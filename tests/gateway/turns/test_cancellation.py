@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -41,6 +42,9 @@ class Listener:
         await asyncio.sleep(0)
         self.events.extend(events)
 
+    def pass_on(self, events: Sequence[Event]) -> bool:
+        return False
+
     async def refuse(self, answer: Answer) -> None:
         await asyncio.sleep(0)
         self.answers.append(answer)
@@ -60,9 +64,11 @@ async def strike(w: World, at: int, how: Callable[[Turn, asyncio.Task], None]) -
 
     async def run() -> None:
         task = asyncio.current_task()
-        with gate.permits.ask(1, len(raw)) as permit:
-            key = KeySnapshot(1, "tests", "", "")
-            request = TurnRequest(key, Route.CODEX, Downstream.SSE, [], parse_body(raw), gate.clock.wall())
+        key = KeySnapshot(1, "tests", "", "")
+        with gate.permits.ask(key, len(raw)) as permit:
+            request = TurnRequest(
+                key, Route.CODEX, Downstream.SSE, [], parse_body(raw), gate.clock.wall(), uuid.uuid4()
+            )
             turn = Turn(gate.engine, request, listener, permit)
             steps.append(Steps(turn.run(), at, lambda: how(turn, task)))
             await steps[0]

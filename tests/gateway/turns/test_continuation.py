@@ -108,3 +108,14 @@ async def test_a_lane_past_its_age_is_not_continued_on():
         delta = full(message("two"), previous_response_id=event["response"]["id"])
         await socket.send(json.dumps({"type": "response.create", **delta}))
         assert json.loads(await socket.recv())["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_response_that_a_sign_in_was_told_not_to_store_is_continued_nowhere():
+    async with world(transport="http") as w:
+        first = await w.post({"model": "gpt-5.5", "stream": True, "input": "one"}, path="/v1/responses")
+        (response_id,) = [e["response"]["id"] for e in events(first.text) if e["type"] == "response.completed"]
+        await w.settled()
+        more = {"model": "gpt-5.5", "stream": True, "input": "two", "previous_response_id": response_id}
+        second = await w.post(more, path="/v1/responses")
+        assert (second.status_code, second.json()["error"]["code"]) == (400, "previous_response_not_found")
+    assert len(seen(w)) == 1, "the account was not asked for what it does not have"

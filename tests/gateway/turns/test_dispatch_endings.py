@@ -17,7 +17,7 @@ from gateway.turns.answers import Answer
 from gateway.turns.dispatch import Turn
 from tests.support.frames import converse, response_id, sse_events, text_of, types
 from tests.support.inprocess import World, world
-from tests.support.records import HELLO, request
+from tests.support.records import HELLO, KEY, request
 from tests.support.scripted import scripted_sse, scripted_websocket
 
 TRANSPORTS = ("http", "websocket")
@@ -175,6 +175,9 @@ class LeavesAtTheEnd:
         if events[-1].kind is Kind.TERMINAL:
             raise ClientLost("The client has left.")
 
+    def pass_on(self, events: Sequence[Event]) -> bool:
+        return False
+
     async def refuse(self, answer: Answer) -> None:
         self.answers.append(answer)
 
@@ -189,7 +192,7 @@ async def test_a_response_that_was_complete_when_its_client_left_is_a_completed_
     with capture_logs() as logs:
         async with world(transport=transport) as w:
             client = LeavesAtTheEnd()
-            with w.runtime.permits.ask(1, 0) as permit:
+            with w.runtime.permits.ask(KEY, 0) as permit:
                 turn = Turn(w.runtime.engine, request(at=w.runtime.gate.clock.wall()), client, permit)
                 assert await turn.run() == "completed"
             (row,) = await w.settled()

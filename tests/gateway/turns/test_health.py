@@ -8,6 +8,7 @@ from accounts.circuit import CircuitState
 from accounts.credentials import CodexCredentials
 from accounts.states import State
 from accounts.tokens import Refreshed, Result
+from gateway.storage import StoreError
 from tests.gateway.turns.test_dispatch import HELLO
 from tests.support.inprocess import World, world
 
@@ -26,7 +27,6 @@ async def test_an_account_that_fails_again_and_again_is_ejected_and_the_pool_goe
         assert "Hello from bo" in answers[-1].text
         turns = await w.settled()
         assert "circuit open" in turns[-1]["attempts"][0]["passed_over"]["ada"]
-        assert {1: CircuitState.OPEN} in w.store.circuits
 
 
 async def test_when_all_accounts_fail_alike_none_is_ejected():
@@ -89,6 +89,21 @@ async def test_an_account_whose_issuer_is_out_of_reach_rests_and_is_not_asked_to
         old = CodexCredentials("sim-ada", "refresh")
         w.store.accounts[1] = dataclasses.replace(w.store.accounts[1], credentials=old, revision=2)
         await w.runtime.registry.refresh()
+        answer = await w.post(HELLO)
+        assert "Hello from bo" in answer.text
+        assert w.runtime.registry.get(1).state is State.LIMITED
+
+
+async def test_a_database_that_is_away_while_a_token_is_renewed_is_no_defect():
+    async with world(*TWO, transport="http", faults=("unauthorized@ada",)) as w:
+
+        async def fail(account: int, refused: str | None = None) -> Refreshed:
+            raise StoreError("the database is away")
+
+        old = CodexCredentials("sim-ada", "refresh")
+        w.store.accounts[1] = dataclasses.replace(w.store.accounts[1], credentials=old, revision=2)
+        await w.runtime.registry.refresh()
+        w.refresher.answer = fail
         answer = await w.post(HELLO)
         assert "Hello from bo" in answer.text
         assert w.runtime.registry.get(1).state is State.LIMITED

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from dataclasses import replace
 
 import pytest
 
 from gateway.conf import Tunables
-from gateway.errors import InvalidBody, Overloaded, Stopping
+from gateway.errors import InvalidBody, KeyLimited, Overloaded, Stopping
+from gateway.keys import KeySnapshot
+from gateway.metering.limits import KeyLimits, Limit, Span, Unit, window_of
+from gateway.metering.meter import Meter
+from gateway.metering.usage import Counts, Elsewhere
 from gateway.turns.permits import Permit, Permits
 from tests.support.virtual_loop import in_virtual_time, loop_clock
 
-ADA, BO, CY = 1, 2, 3
+ADA, BO, CY, *OTHERS = (KeySnapshot(number, f"key-{number}", "", "") for number in range(1, 6))
 
 
 def permits(turns: int = 1, size: int = 1000, wait: float = 30.0) -> Permits:
     tunables = Tunables(admission_turns=turns, admission_bytes=size, max_body_bytes=size, admission_wait=wait)
-    return Permits(tunables, loop_clock())
+    clock = loop_clock()
+    return Permits(tunables, clock, Meter(clock))
 
 
 def waiting(permit: Permit) -> asyncio.Task[None]:
@@ -223,7 +229,7 @@ async def test_a_thousand_random_lives_leave_every_place_free() -> None:
     async def live() -> None:
         nonlocal most
         await asyncio.sleep(chance.uniform(0, 60))
-        with places.ask(chance.randint(1, 5), chance.randint(0, 60)) as permit:
+        with places.ask(chance.choice([ADA, BO, CY, *OTHERS]), chance.randint(0, 60)) as permit:
             await asyncio.sleep(chance.choice([0, 0.5]))
             await permit.granted()
             most = max(most, places.held)
@@ -245,3 +251,62 @@ async def test_a_thousand_random_lives_leave_every_place_free() -> None:
     assert most == 4
     assert (places.held, places.waiting) == (0, 0)
     await asyncio.wait_for(places.all_back(), 1)
+
+
+class Crowded:
+    """Another process holds nothing: this one may hold one more than it holds, up to all."""
+
+    def turns(self, limit: int, held: int) -> int:
+        return min(limit, held + 1)
+
+    def size(self, limit: int, held: int) -> int:
+        return limit
+
+
+@in_virtual_time
+async def test_what_this_process_may_hold_grows_with_what_it_holds_before_the_next_news_of_others() -> None:
+    clock = loop_clock()
+    tunables = Tunables(admission_turns=3, admission_bytes=1000, max_body_bytes=1000)
+    places = Permits(tunables, clock, Meter(clock), Crowded())
+    places.share_changed()
+    held = [places.ask(key, 1) for key in (ADA, BO, CY)]
+    assert (places.held, places.waiting) == (3, 0)
+    for permit in held:
+        permit.release()
+
+
+class TestConfirming:
+    """What other processes have told since the permit was asked for."""
+
+    def asked(self, limits: KeyLimits, others: Elsewhere) -> Permit:
+        clock = loop_clock()
+        meter = Meter(clock)
+        permits = Permits(Tunables(), clock, meter)
+        permit = permits.ask(replace(ADA, limits=limits), 1)
+        meter.learn([ADA.id], others, 1.0)
+        return permit
+
+    @in_virtual_time
+    async def test_a_limit_that_others_have_reached_meanwhile_refuses_the_turn(self) -> None:
+        day = window_of(Span.DAY, loop_clock().wall())
+        for unit, used in ((Unit.REQUESTS, Counts(5)), (Unit.TOKENS, Counts(0, 5))):
+            limits = KeyLimits((Limit(unit, Span.DAY, 5),))
+            with (
+                self.asked(limits, Elsewhere({(ADA.id, day): used})) as permit,
+                pytest.raises(KeyLimited, match="per day"),
+            ):
+                permit.confirm()
+
+    @in_virtual_time
+    async def test_turns_that_run_elsewhere_meanwhile_refuse_the_turn(self) -> None:
+        with self.asked(KeyLimits(turns=2), Elsewhere(running={ADA.id: 2})) as permit:
+            with pytest.raises(KeyLimited) as refused:
+                permit.confirm()
+            assert refused.value.code == "key_concurrent_turns"
+
+    @in_virtual_time
+    async def test_what_is_within_the_limits_goes_on(self) -> None:
+        day = window_of(Span.DAY, loop_clock().wall())
+        limits = KeyLimits((Limit(Unit.REQUESTS, Span.DAY, 5), Limit(Unit.TOKENS, Span.DAY, 5)), turns=2)
+        with self.asked(limits, Elsewhere({(ADA.id, day): Counts(4, 4)}, {ADA.id: 1})) as permit:
+            permit.confirm()

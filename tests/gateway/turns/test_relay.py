@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Mapping, Sequence
+
+import pytest
 
 from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.keys import KeySnapshot
 from gateway.protocol.body import parse_body
-from gateway.protocol.events import Event, read_event
+from gateway.protocol.events import Event, Kind, read_event
 from gateway.turns.record import TurnRecord
 from gateway.turns.relay import Relay
 from gateway.turns.request import Downstream, Route, TurnRequest
 from gateway.turns.turn import Phase, Step
 from gateway.turns.watch import Watch
+from gateway.upstream.exchange import PassOn
 from tests.gateway.turns.test_cancellation import Listener
 
 METADATA = {"type": "codex.rate_limits", "rate_limits": {}}
@@ -35,10 +39,14 @@ class Script:
         self.published: list[str] = []
         self.watch: Watch | None = None
 
-    async def receive(self) -> list[Event]:
+    async def receive(self, pass_on: PassOn | None = None) -> list[Event]:
         await asyncio.sleep(0.001)
         assert self.watch is not None
         self.waiting.append(self.watch.waiting_since)
+        while pass_on is not None and self.events[0].kind is Kind.OTHER and pass_on([self.events[0]]):
+            self.events.pop(0)
+            self.waiting.append(self.watch.waiting_since)
+            await asyncio.sleep(0.001)
         return [self.events.pop(0)]
 
     def publish(self, response_id: str) -> None:
@@ -70,6 +78,13 @@ class Client(Listener):
         super().__init__()
         self.watch: Watch | None = None
         self.waiting: list[float | None] = []
+        self.passes = False
+        self.passed: list[Event] = []
+
+    def pass_on(self, events: Sequence[Event]) -> bool:
+        if self.passes:
+            self.passed.extend(events)
+        return self.passes
 
     async def deliver(self, events: Sequence[Event]) -> None:
         assert self.watch is not None
@@ -77,15 +92,16 @@ class Client(Listener):
         await super().deliver(events)
 
 
-async def relayed(*events: dict[str, object]) -> tuple[Script, Client, Account, TurnRecord]:
+async def relayed(*events: dict[str, object], passes: bool = False) -> tuple[Script, Client, Account, TurnRecord]:
     """Relay `events` as one turn that was sent at time 1."""
     body = parse_body(b'{"model":"m","store":false,"input":[]}')
-    request = TurnRequest(KeySnapshot(1, "k", "", ""), Route.CODEX, Downstream.SSE, [], body, 0.0)
+    request = TurnRequest(KeySnapshot(1, "k", "", ""), Route.CODEX, Downstream.SSE, [], body, 0.0, uuid.uuid4())
     record, client, account, script = TurnRecord(request, Clock()), Client(), Account(), Script(*events)
     for step in (Step.ADMIT, Step.ROUTE, Step.SEND):
         record.step(step)
-    watch = Watch(Tunables(), client, lambda error: None)
+    watch = Watch(Tunables(), client.tick, lambda error: None)
     script.watch = client.watch = watch
+    client.passes = passes
     watch.waiting_since = 1.0
     await Relay(record, client, watch, account).run(script, [])
     return script, client, account, record
@@ -93,7 +109,8 @@ async def relayed(*events: dict[str, object]) -> tuple[Script, Client, Account, 
 
 async def test_metadata_is_passed_on_and_does_not_count_as_the_start():
     script, client, account, _record = await relayed(METADATA, METADATA, CREATED, COMPLETED)
-    assert script.waiting[:3] == [1.0, 1.0, 1.0]
+    assert script.waiting[:3] == pytest.approx([1.0, 1.0, 1.0], abs=0.5)
+    assert client.waiting == [None] * 4, "a client that is slow to take metadata is no silence of the upstream"
     assert [event.type for event in client.events][:2] == ["codex.rate_limits"] * 2
     assert account.told == ["codex.rate_limits", "codex.rate_limits", "r"]
 
@@ -111,3 +128,21 @@ async def test_the_response_has_its_owner_before_the_client_sees_the_end():
     script, client, _, _ = await relayed(CREATED, COMPLETED)
     assert script.published == ["r"]
     assert client.events[-1].type == "response.completed"
+
+
+async def test_the_end_of_another_response_ends_nothing_and_reaches_nobody():
+    """An upstream that says its last word twice may say it the second time when the next response has begun."""
+    foreign = {"type": "response.completed", "response": {"id": "before", "status": "completed"}}
+    script, client, _, _ = await relayed(CREATED, foreign, DELTA, COMPLETED)
+    assert [event.type for event in client.events] == [CREATED["type"], DELTA["type"], COMPLETED["type"]]
+    assert script.published == ["r"]
+
+
+async def test_plain_events_of_a_stream_that_has_begun_go_past_the_task_and_are_counted():
+    script, client, _, record = await relayed(DELTA, DELTA, DELTA, COMPLETED, passes=True)
+    assert [event.type for event in client.events] == [DELTA["type"], COMPLETED["type"]]
+    assert [event.type for event in client.passed] == [DELTA["type"]] * 2
+    assert record.events == 4
+    assert record.response_bytes == sum(len(json.dumps(event)) for event in (DELTA, DELTA, DELTA, COMPLETED))
+    waiting = [since for since in script.waiting[1:] if since is not None]
+    assert waiting == sorted(set(waiting)), "each of them was a sign of life"

@@ -37,7 +37,7 @@ class Watched:
         self.client = client or Client()
         loop = asyncio.get_running_loop()
         tunables = Tunables(response_start_timeout=start, stream_idle_timeout=idle)
-        self.watch = Watch(tunables, self.client, lambda error: self.errors.append((loop.time(), error)))
+        self.watch = Watch(tunables, self.client.tick, lambda error: self.errors.append((loop.time(), error)))
         self.watch.start()
 
     def waits(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gateway.clock import Clock
 from gateway.diagnostics import Trace
 from gateway.errors import ConnectFailed, UpstreamLost
+from gateway.upstream.connection import Take
 from gateway.upstream.exchange import Target
 from gateway.upstream.lane import LaneExchange, LaneKey
 
@@ -39,19 +40,25 @@ class Headers:
 
 
 class FakeConnection:
-    """What a lane needs of its socket. `closable` says whether the closing handshake comes to its end."""
+    """What a lane needs of its socket. `closable` says whether the closing handshake comes to its end, `close_error`
+    whether that is an exception and `stays_open` whether it does nothing, with the socket still open."""
 
     def __init__(self) -> None:
         self.listener = None
         self.close_code: int | None = None
         self.last_heard = 0.0
         self.got_binary = False
+        self.latency = 0.0
+        self.sent_bytes = 0
+        self.received_bytes = 0
         self.response: Handshake | None = None
         self.incoming: list[bytes] = []
         self.written: list[bytes] = []
         self.pings = 0
         self.pong: bool | asyncio.Future[bool] = True
         self.close_calls = 0
+        self.close_error: Exception | None = None
+        self.stays_open = False
         self.closable = asyncio.Event()
         self.closable.set()
 
@@ -81,7 +88,10 @@ class FakeConnection:
             if self.listener is not None:
                 self.listener.connection_lost()
 
-    async def read(self) -> list[bytes]:
+    async def read(self, take: Take | None = None) -> list[bytes]:
+        """What was pushed, each message offered first as if it had come alone."""
+        while self.incoming and take is not None and take(self.incoming[:1]):
+            del self.incoming[0]
         messages, self.incoming = self.incoming, []
         if not messages:
             raise UpstreamLost("The fake upstream is gone.")
@@ -101,7 +111,10 @@ class FakeConnection:
     async def close(self) -> None:
         self.close_calls += 1
         await self.closable.wait()
-        self.lose()
+        if self.close_error is not None:
+            raise self.close_error
+        if not self.stays_open:
+            self.lose()
 
 
 @dataclass

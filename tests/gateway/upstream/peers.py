@@ -41,9 +41,8 @@ class DeadPeer(asyncio.Protocol):
         for event in self.protocol.events_received():
             if isinstance(event, Request):
                 self.protocol.send_response(self.protocol.accept(event))
-        for chunk in self.protocol.data_to_send():
-            self.transport.write(chunk)
         self.say_more()
+        self.transport.write(b"".join(self.protocol.data_to_send()))
         self.transport.pause_reading()
 
     def say_more(self) -> None:
@@ -55,8 +54,19 @@ class LeavingPeer(DeadPeer):
 
     def say_more(self) -> None:
         self.protocol.send_close(1000)
-        for chunk in self.protocol.data_to_send():
-            self.transport.write(chunk)
+
+
+class TalkativePeer(DeadPeer):
+    """Sends texts in the same piece as its answer to the handshake, the last one in the middle of a frame."""
+
+    TEXTS = (b"early", b"x" * 200, b"bird")
+
+    def say_more(self) -> None:
+        for text in self.TEXTS:
+            self.protocol.send_text(text)
+        data = b"".join(self.protocol.data_to_send())
+        self.transport.write(data[:-3])
+        asyncio.get_running_loop().call_later(0.05, self.transport.write, data[-3:])
 
 
 @asynccontextmanager

@@ -19,7 +19,17 @@ from gateway.errors import ConnectFailed, LivenessExpired, UpstreamLost, Upstrea
 from gateway.simulator import Simulator
 from gateway.upstream.connection import MAX_FRAME, READ_BATCH, LaneConnection, WebSocketDialer, websocket_url
 from gateway.upstream.exchange import Target
-from tests.gateway.upstream.peers import Answering, DeadPeer, Handler, LeavingPeer, Mute, speaking, tcp, until_closed
+from tests.gateway.upstream.peers import (
+    Answering,
+    DeadPeer,
+    Handler,
+    LeavingPeer,
+    Mute,
+    TalkativePeer,
+    speaking,
+    tcp,
+    until_closed,
+)
 
 BRISK = Tunables(websocket_idle_timeout=0.3, close_timeout=0.1)
 
@@ -130,6 +140,105 @@ async def test_reading_is_never_paused_so_an_unread_lane_hears_its_pongs():
         assert not listener.lost.is_set()
         assert listener.sizes == sorted(listener.sizes)
         assert lane.waiting_bytes == 200_000
+
+
+async def test_a_reader_may_take_messages_the_moment_they_arrive_and_is_not_woken_for_them():
+    async def talk(peer: ServerConnection) -> None:
+        for text in ("1", "2", "stop", "3"):
+            await peer.recv()
+            await peer.send(text)
+        await peer.wait_closed()
+
+    taken: list[bytes] = []
+    answers: list[asyncio.Task[None]] = []
+
+    async with lane_to(talk) as lane:
+        listener = lane.listener = Listener()
+
+        def take(messages: list[bytes]) -> bool:
+            if messages == [b"stop"]:
+                return False
+            taken.extend(messages)
+            answers.append(asyncio.ensure_future(lane.write(b"next")))
+            return True
+
+        reading = asyncio.ensure_future(lane.read(take))
+        await lane.write(b"go")
+        assert await reading == [b"stop"]
+        assert taken == [b"1", b"2"]
+        await lane.write(b"next")
+        await waits_for(lane, 1)
+        assert await lane.read(take) == [b"3"], "what came while nobody read is not offered"
+        assert (lane.waiting_bytes, listener.sizes) == (0, [])
+
+
+async def test_nothing_is_taken_behind_the_back_of_a_message_that_waits():
+    async def talk(peer: ServerConnection) -> None:
+        await peer.recv()
+        await peer.send("refused")
+        await peer.send("y" * 70_000)
+        await peer.send("z")
+        await peer.wait_closed()
+
+    offered: list[bytes] = []
+
+    def take(messages: list[bytes]) -> bool:
+        offered.extend(messages)
+        return messages[0] != b"refused"
+
+    async with lane_to(talk) as lane:
+        reading = asyncio.ensure_future(lane.read(take))
+        await lane.write(b"go")
+        read = await reading
+        while len(read) < 3:
+            read += await lane.read()
+    assert read == [b"refused", b"y" * 70_000, b"z"]
+    assert offered[0] == b"refused"
+
+
+async def test_a_reader_that_was_cancelled_takes_nothing_any_more():
+    async def talk(peer: ServerConnection) -> None:
+        await peer.recv()
+        await peer.send("late")
+        await peer.wait_closed()
+
+    taken: list[bytes] = []
+    async with lane_to(talk) as lane:
+        reading = asyncio.ensure_future(lane.read(lambda messages: bool(taken.extend(messages)) or True))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait({reading})
+        await lane.write(b"go")
+        assert await lane.read() == [b"late"]
+    assert taken == []
+
+
+async def test_frames_that_come_with_the_handshake_are_read():
+    async with tcp(TalkativePeer) as base_url:
+        lane = await dial(base_url)
+        read = await lane.read()
+        while len(read) < 3:
+            read += await lane.read()
+        assert read == list(TalkativePeer.TEXTS)
+
+
+async def test_a_fragmented_message_is_one_message_and_counted_as_it_comes():
+    async def talk(peer: ServerConnection) -> None:
+        await peer.send(["12", "345"])
+        await peer.send("6")
+        await peer.recv()
+        peer.protocol.send_text(b"78", fin=False)
+        peer.transport.write(b"".join(peer.protocol.data_to_send()))
+        await peer.wait_closed()
+
+    async with lane_to(talk) as lane:
+        await waits_for(lane, 2)
+        assert await lane.read() == [b"12345", b"6"]
+        await lane.write(b"go")
+        async with asyncio.timeout(5):
+            while not lane.waiting_bytes:
+                await asyncio.sleep(0.001)
+        assert (lane.waiting_messages, lane.waiting_bytes) == (0, 2)
 
 
 async def test_every_frame_is_a_sign_of_life():

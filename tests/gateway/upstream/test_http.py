@@ -107,6 +107,16 @@ async def test_nothing_has_been_sent_before_send(transport: HttpTransport):
         assert not upstream.observed.requests
 
 
+async def test_events_that_came_together_are_received_together(transport: HttpTransport):
+    async with tcp(lambda: Answering(HEAD + chunk(DELTA) * 50 + b"0\r\n\r\n")) as base_url:
+        exchange = transport.exchange(target_at(base_url))
+        await exchange.send(PAYLOAD)
+        assert len(await exchange.receive()) == 50
+        with pytest.raises(UpstreamLost, match="ended its stream"):
+            await exchange.receive()
+        await exchange.close(clean=False)
+
+
 async def test_an_event_cut_into_single_bytes_is_one_event(transport: HttpTransport):
     async with Simulator(faults=("split_chunks:1",)) as upstream:
         exchange = transport.exchange(target_at(upstream.url))
@@ -299,6 +309,34 @@ async def test_a_small_document_is_fetched_whatever_its_status(transport: HttpTr
     assert (known.status_code, unknown.status_code) == (200, 404)
     with pytest.raises(ConnectFailed):
         await transport.fetch(target_at(upstream_gone(known)), "/models")
+
+
+async def test_a_call_is_answered_whole_whatever_its_status(transport: HttpTransport):
+    async with Simulator() as upstream:
+        known = await transport.call(target_at(upstream.url), "GET", "/models")
+        unknown = await transport.call(target_at(upstream.url), "DELETE", "/responses/resp_1")
+        gone = upstream.url
+    assert (known.status, unknown.status) == (200, 404)
+    assert known.headers["content-type"] == "application/json"
+    assert b"gpt-5.5" in known.body
+    with pytest.raises(ConnectFailed):
+        await transport.call(target_at(gone), "GET", "/models")
+
+
+async def test_an_answer_without_end_is_given_up(transport: HttpTransport):
+    class Endless(Mute):
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(HEAD)
+            self.write()
+
+        def write(self) -> None:
+            if not self.transport.is_closing():
+                self.transport.write(chunk(b"x" * 1024 * 1024))
+                asyncio.get_running_loop().call_later(0.001, self.write)
+
+    async with tcp(Endless) as base_url:
+        with pytest.raises(UpstreamLost):
+            await transport.call(target_at(base_url), "GET", "/models")
 
 
 def upstream_gone(response: httpx.Response) -> str:

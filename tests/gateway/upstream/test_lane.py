@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from gateway.errors import ConnectFailed, UpstreamLost
-from gateway.protocol.events import Kind
+from gateway.protocol.events import Event, Kind
 from gateway.upstream.lane import (
     PRIVATE_SESSION,
     TRANSITIONS,
@@ -22,6 +22,7 @@ from tests.gateway.upstream.fakes import FakeConnection, Handshake, Headers, key
 
 CREATED = b'{"type":"response.created","response":{"id":"resp_1"}}'
 LIMITS = b'{"type":"codex.rate_limits","rate_limits":{}}'
+DELTA = b'{"type":"response.output_text.delta","delta":"a"}'
 COMPLETED = b'{"type":"response.completed","response":{"id":"resp_1"}}'
 
 
@@ -128,11 +129,12 @@ async def test_nothing_is_sent_on_a_lane_that_was_lost(exchange: LaneExchange, c
     assert connection.written == []
 
 
-async def test_nothing_is_sent_on_a_lane_that_retires(exchange: LaneExchange, connection: FakeConnection):
+async def test_a_lane_that_drains_serves_the_turn_that_has_borrowed_it(
+    exchange: LaneExchange, connection: FakeConnection
+):
     exchange.lane.step(LaneStep.RETIRE)
-    with pytest.raises(ConnectFailed):
-        await exchange.send(b"{}")
-    assert connection.written == []
+    await exchange.send(b"{}")
+    assert connection.written == [b"{}"]
 
 
 async def test_all_messages_that_are_there_become_events(exchange: LaneExchange, connection: FakeConnection):
@@ -140,6 +142,22 @@ async def test_all_messages_that_are_there_become_events(exchange: LaneExchange,
     events = await exchange.receive()
     assert [event.kind for event in events] == [Kind.METADATA, Kind.CREATED]
     assert [event.data for event in events] == [LIMITS, CREATED]
+
+
+async def test_plain_events_are_offered_and_only_what_means_something_is_returned(
+    exchange: LaneExchange, connection: FakeConnection
+):
+    passed: list[Event] = []
+    connection.push(DELTA, DELTA, COMPLETED, DELTA)
+    events = await exchange.receive(lambda events: not passed.extend(events))
+    assert [event.data for event in passed] == [DELTA, DELTA]
+    assert [event.data for event in events] == [COMPLETED, DELTA]
+
+
+async def test_plain_events_that_are_not_passed_on_are_returned(exchange: LaneExchange, connection: FakeConnection):
+    connection.push(DELTA)
+    events = await exchange.receive(lambda events: False)
+    assert [event.data for event in events] == [DELTA]
 
 
 async def test_a_binary_frame_ends_the_response(exchange: LaneExchange, connection: FakeConnection):
@@ -204,3 +222,18 @@ async def test_a_lane_that_breaks_while_its_idle_events_are_read_was_never_used(
     with pytest.raises(ConnectFailed) as failed:
         await exchange.read_idle_events()
     assert isinstance(failed.value.__cause__, UpstreamLost)
+
+
+async def test_the_last_word_of_the_response_before_is_not_the_first_of_the_next(
+    keeper: Keeper, connection: FakeConnection
+):
+    lane = Lane(key(), 1, keeper)
+    lane.opened(connection, now=0.0)
+    lane.anchor = "resp_1"
+    exchange = LaneExchange(lane, keeper)
+    created = CREATED.replace(b"resp_1", b"resp_2")
+    connection.push(COMPLETED)
+    connection.push(created)
+    assert [event.data for event in await exchange.receive()] == [created]
+    connection.push(COMPLETED)
+    assert [event.data for event in await exchange.receive()] == [COMPLETED], "only until the response has begun"

@@ -184,10 +184,10 @@ async def test_a_newcomer_that_waits_for_a_closing_lane_can_be_cancelled(scene: 
     first = asyncio.ensure_future(scene.borrow("new"))
     second = asyncio.ensure_future(scene.borrow("newer"))
     await settle()
-    await cancelled(first)
+    await cancelled(second)
     assert socket_of(closing).close_calls == 1
     socket_of(closing).closable.set()
-    await second
+    await first
 
 
 # Borrowing and giving back
@@ -232,9 +232,12 @@ async def test_a_lane_is_closed_once_whoever_asks(scene: Scene):
     closing = [asyncio.ensure_future(exchange.close(clean=False)) for _ in range(2)]
     sweeping = asyncio.ensure_future(scene.pool.close())
     await settle()
-    await cancelled(closing[0])
+    closing[0].cancel()
+    await settle()
+    assert not closing[0].done(), "whoever closes a lane sees that to its end"
     assert scene.pool.idle(key()) == []
     socket_of(exchange).closable.set()
+    await cancelled(closing[0])
     await asyncio.gather(closing[1], sweeping)
     assert socket_of(exchange).close_calls == 1
 

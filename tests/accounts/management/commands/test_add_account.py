@@ -5,10 +5,10 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from accounts.credentials import CodexCredentials, OpenAICredentials, unseal
+from accounts.credentials import CodexCredentials, OpenAICredentials, proxy_of, seal, unseal
 from accounts.management.commands.add_account import Command
 from accounts.models import Account
-from tests.accounts.cast import auth_json
+from tests.accounts.cast import auth_json, jwt
 
 pytestmark = pytest.mark.django_db
 
@@ -67,6 +67,14 @@ class TestAdding:
         cy = Account.objects.get()
         assert (cy.base_url, cy.transport, cy.priority) == ("http://localhost:9000/v1", "http", 3)
 
+    def test_a_proxy_comes_from_a_file_and_is_stored_sealed(self, key, tmp_path):
+        file = tmp_path / "proxy"
+        file.write_text("socks5h://ada:secret@proxy.example:1080\n")
+        add("cy", "--kind", "openai", "--api-key-file", key, "--proxy-file", str(file))
+        cy = Account.objects.get()
+        assert proxy_of(cy, settings.TOKEN_KEYS) == "socks5://ada:secret@proxy.example:1080"
+        assert "secret" not in cy.proxy
+
 
 class TestSeveral:
     @pytest.fixture
@@ -74,7 +82,8 @@ class TestSeveral:
         paths = []
         for name in ("ada", "bo", "cy"):
             path = tmp_path / f"{name}.json"
-            tokens = json.loads(auth_json())["tokens"] | {"account_id": f"chatgpt-{name}"}
+            own = {"account_id": f"chatgpt-{name}", "refresh_token": f"refresh-of-{name}"}
+            tokens = json.loads(auth_json())["tokens"] | own
             path.write_bytes(auth_json(tokens=tokens))
             paths.append(str(path))
         return paths
@@ -98,7 +107,7 @@ class TestSeveral:
         assert not Account.objects.exists()
 
     def test_the_same_sign_in_twice_adds_none_of_them(self, sign_ins):
-        with pytest.raises(CommandError, match="in the pool as team-1 already"):
+        with pytest.raises(CommandError, match=r"Numbers 1 and 4 .* the same sign-in \(ada@example.com\)"):
             add("team", "--kind", "codex", "--auth-json", *sign_ins, sign_ins[0])
         assert not Account.objects.exists()
 
@@ -125,7 +134,47 @@ class TestReplacing:
             add("cy", "--kind", "openai", "--api-key-file", key, "--replace")
 
 
+class TestTheSameFileAgain:
+    """The gateway refreshes the sign-in of a file, whose own refresh token does not work from then on."""
+
+    def refreshed(self, name):
+        account = Account.objects.get(name=name)
+        newer = CodexCredentials(jwt(exp=1_900_000_600), "refresh-2", account_id="chatgpt-ada")
+        Account.objects.filter(id=account.id).update(credentials=seal(newer, settings.TOKEN_KEYS))
+        return newer
+
+    def test_adding_it_under_another_name_is_refused_by_name(self, sign_in):
+        add("ada", "--kind", "codex", "--auth-json", sign_in)
+        with pytest.raises(CommandError, match="in the pool as ada already"):
+            add("bo", "--kind", "codex", "--auth-json", sign_in)
+        assert Account.objects.count() == 1
+
+    def test_it_is_known_by_its_token_where_it_names_nobody(self, tmp_path):
+        nameless = tmp_path / "nameless.json"
+        nameless.write_bytes(auth_json(tokens={"access_token": "a", "refresh_token": "r"}))
+        add("ada", "--kind", "codex", "--auth-json", str(nameless))
+        with pytest.raises(CommandError, match="in the pool as ada already"):
+            add("bo", "--kind", "codex", "--auth-json", str(nameless))
+
+    def test_giving_it_again_to_its_account_loses_nothing_that_was_refreshed_since(self, sign_in):
+        add("ada", "--kind", "codex", "--auth-json", sign_in)
+        newer = self.refreshed("ada")
+        with pytest.raises(CommandError, match=r"ada holds a newer sign-in than this one.*login_account ada"):
+            add("ada", "--kind", "codex", "--replace", "--auth-json", sign_in)
+        assert unseal(Account.objects.get().credentials, settings.TOKEN_KEYS) == newer
+
+    def test_before_any_refresh_it_may_be_given_again(self, sign_in):
+        add("ada", "--kind", "codex", "--auth-json", sign_in)
+        assert "Replaced" in add("ada", "--kind", "codex", "--replace", "--auth-json", sign_in)
+
+
 class TestRefusing:
+    @pytest.mark.parametrize("number", ["99999999999", "-1000000000", "1.5", "high"])
+    def test_a_priority_that_no_database_could_hold(self, key, number):
+        with pytest.raises(CommandError, match="a whole number from -999999999 to 999999999"):
+            add("ada", "--kind", "openai", "--api-key-file", key, f"--priority={number}")
+        assert not Account.objects.exists()
+
     def refused(self, *arguments, **options) -> str:
         with pytest.raises(CommandError) as caught:
             add(*arguments, **options)
@@ -158,6 +207,8 @@ class TestRefusing:
         [
             (b"", "no api_key"),
             (b"sk-secret\nsk-secret", "line ends"),
+            (b' {"OPENAI_API_KEY":"sk-secret"}', "JSON and no API key"),
+            (b'["sk-secret"]', "JSON and no API key"),
             (b"\xff\xfes\x00k\x00", "not text in UTF-8"),
             (b"s" * (1024 * 1024 + 1), "larger than 1 MiB"),
         ],

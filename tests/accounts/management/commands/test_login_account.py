@@ -84,12 +84,18 @@ class TestRefusing:
         assert "GATEWAY_ISSUER_URL cannot be used" in self.refused("ada", issuer=issuer())
 
     def test_stopping_it_stores_nothing(self):
+        # As in a process of its own, whatever has run in this one.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
         async def interrupted(seconds):
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(60)
 
         stopping = Pace(monotonic=lambda: 0.0, wall=lambda: NOW, sleep=interrupted)
-        assert self.refused("ada", issuer=issuer(), pace=stopping) == "Stopped; nothing was stored."
+        try:
+            assert self.refused("ada", issuer=issuer(), pace=stopping) == "Stopped; nothing was stored."
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert not Account.objects.exists()
 
     def test_the_real_issuer_is_asked_over_the_network(self, monkeypatch):

@@ -21,16 +21,16 @@ def test_all_credentials_are_sealed_with_the_newest_key_and_the_counts_told():
     stored("ada")
     stored("bo", credentials=seal(SIGN_IN, OTHER_KEYS))
     assert rotate() == (
-        "Sealed the credentials of 1 accounts anew; 1 had the newest key already. Older keys are not needed any more."
+        "Sealed the secrets of 1 records anew; 1 had the newest key already. Older keys are not needed any more."
     )
     assert unseal(Account.objects.get(name="ada").credentials, OTHER_KEYS) == SIGN_IN
-    assert rotate().startswith("Sealed the credentials of 0 accounts anew; 2 had")
+    assert rotate().startswith("Sealed the secrets of 0 records anew; 2 had")
 
 
 def test_accounts_that_no_key_opens_are_named(settings):
     stored("ada")
     settings.TOKEN_KEYS = OTHER_KEYS
-    with pytest.raises(CommandError, match="No key opens the credentials of ada: add the missing key"):
+    with pytest.raises(CommandError, match="No key opens the secrets of ada: add the missing key"):
         rotate()
 
 

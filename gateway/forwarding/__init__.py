@@ -1,0 +1,1 @@
+"""Turns that another replica carries, because it owns the conversation's lanes."""

@@ -1,0 +1,1 @@
+"""What a key has used, what it may use, and what that costs."""
