@@ -11,6 +11,10 @@ from django.utils.timesince import timesince, timeuntil
 NOTHING = "–"  # noqa: RUF001  # an en dash is what an empty cell shows
 
 
+# Of the digest that a conversation is stored under so many digits are shown.
+DIGEST_SHOWN = 12
+
+
 class Tone(StrEnum):
     """What a coloured word means; `admin.css` has a colour for each."""
 
@@ -24,6 +28,12 @@ class Tone(StrEnum):
 def coloured(word: str, tone: Tone) -> str:
     """`word` on the colour of `tone`; underscores become spaces."""
     return format_html('<span class="word word-{}">{}</span>', tone.value, word.replace("_", " "))
+
+
+def session_name(session: str) -> str:
+    """A conversation as the ledger names it (`thread-id:<digest>`), short enough to be read."""
+    kind, _, digest = session.partition(":")
+    return f"{kind} {digest[:DIGEST_SHOWN]}".strip()
 
 
 def moment(at: datetime) -> str:

@@ -18,15 +18,17 @@ MOST_ROWS = 2000
 
 
 class BoundedPaginator(ModelPaginator):
-    """Pages of a query set that counts no further than `MOST_ROWS`: counting a ledger takes longer than reading it.
+    """Pages of a query set that counts no further than `most` rows: counting a ledger takes longer than reading it.
 
     What comes after that many rows is reached by a filter or the search.
     """
 
+    most = MOST_ROWS
+
     @cached_property
     def count(self) -> int:
-        """How many rows there are, `MOST_ROWS` at the most."""
+        """How many rows there are, `most` at the most."""
         rows = self.object_list
         if not isinstance(rows, QuerySet):
             raise TypeError(f"A bounded paginator takes a query set, not a {type(rows).__name__}.")
-        return rows[:MOST_ROWS].count()
+        return rows[: self.most].count()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Account
 from dashboard.paging import MOST_ROWS
-from dashboard.turns import OUTCOME_TONES
-from gateway.models import Turn
+from dashboard.turns.outcomes import OUTCOME_TONES
+from gateway.models import Session, Turn
 from gateway.turns.turn import Outcome
 from tests.dashboard.cast import REPLICA, account, turn
 
@@ -44,10 +45,10 @@ def test_a_row_says_how_the_turn_ended_who_carried_it_and_how_long_it_took(admin
     turn()
     shown = page(admin_client)
     assert '<span class="word word-good">completed</span>' in shown
-    assert "websocket → websocket" in shown
+    assert '<td class="field-way">websocket</td>' in shown
     assert "54 ms" in shown
     assert "1.6 s" in shown
-    assert "35 in, 7 cached, 12 out" in shown
+    assert "35 / 7 / 12" in shown
 
 
 def test_a_refused_turn_says_what_its_client_was_told(admin_client: Client) -> None:
@@ -71,9 +72,22 @@ def test_a_turn_says_which_accounts_were_considered_and_why_each_was_passed_over
         ]
     )  # fmt: skip
     shown = page(admin_client, f"{made.pk}/change/")
-    assert "<strong>bo</strong> over http, of 2 accounts: 2 usable; then usage_limit: another account" in shown
-    assert "not bo: limited until 14:05" in shown
-    assert "admitted after 0 ms, sent after 3 ms, streaming after 54 ms, settled after 1.6 s" in shown
+    assert '<strong>bo</strong> over http <span class="quiet">of 2 accounts: 2 usable</span>' in shown
+    assert "Bo has reached its usage limit; next: another account." in shown
+    assert "<strong>bo</strong> limited until 14:05" in shown
+
+
+def test_the_page_of_a_turn_answers_with_a_sentence_and_a_picture(admin_client: Client) -> None:
+    made = turn(outcome="upstream_lost", cause="liveness", code="upstream_websocket_liveness_timeout", status=503)
+    shown = page(admin_client, f"{made.pk}/change/")
+    assert "It failed because the WebSocket to ada stopped answering pings; the client was told 503" in shown
+    assert shown.count('class="gantt"') == 4
+    assert "Save" not in shown
+
+
+def test_a_list_does_not_read_the_attempts(admin_client: Client) -> None:
+    turn()
+    assert "attempts" in listed(admin_client)[0].get_deferred_fields()
 
 
 def test_what_a_client_sent_cannot_become_markup(admin_client: Client) -> None:
@@ -100,6 +114,9 @@ def test_nobody_adds_changes_or_deletes_a_turn(admin_client: Client) -> None:
         ({"outcome": "failed"}, ["failed"]),
         ({"outcome": "running"}, [""]),
         ({"longer": "60"}, ["failed"]),
+        ({"received": "1h"}, ["", "failed", "completed"]),
+        ({"received": "before-24h"}, []),
+        ({"received": "before-nonsense"}, ["", "failed", "completed"]),
         ({"outcome": "nonsense"}, ["", "failed", "completed"]),
         ({"longer": "nonsense"}, ["", "failed", "completed"]),
         ({"account": "nonsense"}, ["", "failed", "completed"]),
@@ -131,16 +148,34 @@ def test_a_turn_is_found_by_its_own_id_and_by_that_of_its_response(admin_client:
 
 
 def test_the_list_counts_no_further_than_its_bound(admin_client: Client) -> None:
-    received = datetime.now(UTC)
-    Turn.objects.bulk_create(
-        Turn(replica=REPLICA, received_at=received, route="v1", downstream="sse") for _ in range(MOST_ROWS + 10)
-    )
+    turn()
     with CaptureQueriesContext(connection) as queries:
-        answer = admin_client.get(LIST)
-    assert answer.context["cl"].result_count == MOST_ROWS
+        admin_client.get(LIST)
     counts = [query["sql"] for query in queries if "COUNT(" in query["sql"] and "gateway_turn" in query["sql"]]
     assert len(counts) == 1
     assert f"LIMIT {MOST_ROWS}" in counts[0]
+
+
+def test_a_turn_leads_to_its_conversation_and_that_to_all_its_turns(admin_client: Client) -> None:
+    name = f"thread-id:{'ab' * 32}"
+    conversation = Session.objects.create(
+        client=7, kind="thread-id", digest="ab" * 32, account_id=1, strength="soft", used_at=datetime.now(UTC),
+        replica=REPLICA,
+    )  # fmt: skip
+    turns = [turn(session=name, key_id=7) for _ in range(2)]
+    turn(session=f"thread-id:{'cd' * 32}", key_id=7)
+    at = f"/admin/gateway/session/{conversation.pk}/change/"
+    assert f'<a href="{at}">thread-id abababababab</a>' in page(admin_client, f"{turns[0].pk}/change/")
+    shown = admin_client.get(at).content.decode()
+    (path,) = re.findall(r'href="([^"]+)">All turns of this conversation', shown)
+    answer = admin_client.get(path)
+    assert set(answer.context["cl"].result_list) == set(turns)
+    assert "Session: <strong>thread-id abababababab</strong>" in answer.content.decode()
+
+
+def test_a_conversation_that_is_forgotten_is_named_all_the_same(admin_client: Client) -> None:
+    made = turn(session=f"thread-id:{'ab' * 32}", key_id=7)
+    assert "thread-id abababababab, forgotten since" in page(admin_client, f"{made.pk}/change/")
 
 
 def test_every_outcome_has_a_colour() -> None:
