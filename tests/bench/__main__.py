@@ -50,7 +50,7 @@ class Options:
 def options() -> Options:
     """Read the command line; a mistake ends the program with a usage message."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="16 at a time with 40 KiB bodies, in less than a minute")
+    parser.add_argument("--quick", action="store_true", help="16 at a time with 40 KiB bodies, in two to three minutes")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--runs", type=int, metavar="N", help="how often each case is run on each system")
     parser.add_argument(

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -222,11 +222,16 @@ class SteppedGateway:
             return {"type": scope["type"] + ".disconnect", "code": 1000}
 
         async def send(message: Message) -> None:
-            if message["type"] != event:
-                return
+            if message["type"] == event:
+                got(message.get("body") or message.get("text", "").encode())
+
+        def write(pieces: Sequence[bytes]) -> bool:
+            got(b"".join(pieces))
+            return True
+
+        def got(data: bytes) -> None:
             if self.writes_before_first_event < 0:
                 self.writes_before_first_event = len(self.store.writes) - before
-            data = message.get("body") or message.get("text", "").encode()
             if b'"last_at"' in data:
                 ended.set()
             else:
@@ -235,7 +240,8 @@ class SteppedGateway:
 
         async with asyncio.timeout(LIMIT):
             with calls.counting():
-                serving = asyncio.ensure_future(self._app(scope, receive, send))
+                flow = {"pointsman.flow": {"buffered": lambda: 0, "write": write}}
+                serving = asyncio.ensure_future(self._app(scope | {"extensions": flow}, receive, send))
                 await ended.wait()
                 await self.settled()
             left.set()
@@ -249,7 +255,7 @@ class SteppedGateway:
 
     def _scope(self, kind: str, session: str) -> Message:
         headers = [(b"authorization", f"Bearer {self._key}".encode()), (b"session-id", session.encode())]
-        return {"type": kind, "path": PATH, "headers": headers, "query_string": b"", "extensions": {}}
+        return {"type": kind, "path": PATH, "headers": headers, "query_string": b""}
 
 
 @asynccontextmanager

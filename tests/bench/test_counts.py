@@ -6,6 +6,7 @@ Any query would fail these tests, since none of them may use a database.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ import pytest
 from gateway.keys import KeySnapshot
 from gateway.protocol.body import parse_body
 from gateway.turns.request import Downstream, Route, TurnRequest
+from gateway.turns.ties import Tie
+from gateway.turns.turn import BodyKind
 from tests.bench.answers import Shape
 from tests.bench.requests import KIB, body, encode
 from tests.bench.stepped import Calls, SteppedGateway, stepped_gateway
@@ -21,6 +24,8 @@ from tests.bench.stepped import Calls, SteppedGateway, stepped_gateway
 SHORT = Shape(events=9, interval=0)
 # What the selection may do for each account that it chooses from, in calls.
 CALLS_PER_ACCOUNT = 20
+# And the search for bound state for each message of a body.
+CALLS_PER_MESSAGE = 3
 SESSIONS = 100_000
 
 Carry = Callable[[dict[str, object]], Awaitable[Calls]]
@@ -38,9 +43,9 @@ class Way:
         return gateway.websocket if self.name == "WebSocket" else gateway.post
 
 
-HTTP = Way("SSE on HTTP", "http", calls_per_event=135)
-LANE = Way("SSE on a lane", "websocket", calls_per_event=57)
-WEBSOCKET = Way("WebSocket", "websocket", calls_per_event=54)
+HTTP = Way("SSE on HTTP", "http", calls_per_event=90)
+LANE = Way("SSE on a lane", "websocket", calls_per_event=15)
+WEBSOCKET = Way("WebSocket", "websocket", calls_per_event=15)
 
 each_way = pytest.mark.parametrize("way", [HTTP, LANE, WEBSOCKET], ids=lambda way: way.name)
 
@@ -78,6 +83,19 @@ async def test_a_turn_decodes_its_body_once_however_long_the_conversation_is(way
 
 
 @each_way
+async def test_a_further_message_of_the_conversation_costs_hardly_more_than_a_look_at_it(way: Way) -> None:
+    async with stepped_gateway(transport=way.transport) as gateway:
+        carry = way.of(gateway)
+        await carry(body(SHORT, 4 * KIB))
+        short = await cheapest(carry, SHORT, 40 * KIB)
+        long = await cheapest(carry, SHORT, 400 * KIB)
+
+    assert long.total - short.total <= messages(400 * KIB) * CALLS_PER_MESSAGE, (
+        long.by_name - short.by_name
+    ).most_common(20)
+
+
+@each_way
 async def test_a_turn_is_written_down_once_before_its_first_event_and_once_after_its_last(way: Way) -> None:
     async with stepped_gateway(transport=way.transport) as gateway:
         await way.of(gateway)(body(SHORT, 4 * KIB))
@@ -109,6 +127,13 @@ async def test_many_accounts_cost_a_turn_no_more_than_looking_at_each_once() -> 
     assert counted[200].decodes == counted[2].decodes
 
 
+def messages(size: int) -> int:
+    """How many messages a body of `size` bytes holds."""
+    items = body(SHORT, size)["input"]
+    assert isinstance(items, list)
+    return len(items)
+
+
 def bind_sessions(gateway: SteppedGateway, count: int) -> None:
     """Let so many other conversations have been carried before."""
     parsed = parse_body(encode(body(SHORT, 4 * KIB)))
@@ -121,5 +146,6 @@ def bind_sessions(gateway: SteppedGateway, count: int) -> None:
             headers=[("session-id", f"other-{number}")],
             body=parsed,
             received_at=0.0,
+            id=uuid.uuid4(),
         )
-        gateway.runtime.engine.router.bind(request, 1)
+        gateway.runtime.engine.router.ties.bind(request, Tie(parsed, BodyKind.FREE), 1, spilled=False, shown=None)
