@@ -35,6 +35,7 @@ class GatewayChannel(HTTPChannel):
         self.gate = Gate()
         self._websocket: GatewayWebSocket | None = None
         self._undelivered: GatewayRequest | None = None
+        self._retired = False
         self._linger_left: int | None = None
         self._linger_timer: IDelayedCall | None = None
 
@@ -50,6 +51,8 @@ class GatewayChannel(HTTPChannel):
     def allHeadersReceived(self) -> None:
         """The head is complete: a request with a body starts now, one without in `allContentReceived`."""
         super().allHeadersReceived()
+        if self._retired:
+            self.persistent = False
         if self.length != 0:
             self.requests[-1].headers_received(self._command, self._path, self._version)
 
@@ -124,8 +127,16 @@ class GatewayChannel(HTTPChannel):
         self._linger()
 
     def retire(self) -> None:
-        """Take no further request: close now if there is none, else after its response."""
-        self.persistent = False
+        """Take no request after the present one, or, if there is none, after one that is on its way.
+
+        Call `close_if_idle` a moment later: the client may have sent before it could know.
+        """
+        self._retired = True
+        if self.requests:
+            self.persistent = False
+
+    def close_if_idle(self) -> None:
+        """Close unless a request is there, after whose response a retired connection closes."""
         if not self.requests:
             self.loseConnection()
 

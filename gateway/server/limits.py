@@ -45,6 +45,8 @@ class ServerLimits:
     """For the application to accept or deny a WebSocket; then the handshake is answered 503."""
     close_timeout: float = 2.0
     """For the peer's answer to a close frame, and for cancelled applications at shutdown."""
+    retire_grace: float = 0.25
+    """At shutdown, for a request that a client sent on an open connection before it could know."""
     application_close_timeout: float = 10.0
     """For an application to end by itself after its client left; then it is cancelled."""
     keep_alive_timeout: float = 60.0

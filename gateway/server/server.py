@@ -133,14 +133,25 @@ class GatewayServer(Server):
         self.stopping = True
         await self._drain()
         await self.stop_listening()
-        for transport in list(self._open.transports):
-            if isinstance(transport.protocol, GatewayChannel):
-                transport.protocol.retire()
+        await self._retire_connections()
         await self._applications.cancel_all(self.limits.close_timeout)
         try:
             await asyncio.wait_for(self._open.wait_empty(), self.limits.close_timeout)
         except TimeoutError:
             logger.warning("%d connections were not closed in time.", len(self._open.transports))
+
+    async def _retire_connections(self) -> None:
+        """Close the HTTP connections on which nothing runs and nothing was on its way."""
+        for channel in self._channels():
+            channel.retire()
+        if any(not channel.requests for channel in self._channels()):
+            await asyncio.sleep(self.limits.retire_grace)
+        for channel in self._channels():
+            channel.close_if_idle()
+
+    def _channels(self) -> list[GatewayChannel]:
+        protocols = (transport.protocol for transport in self._open.transports)
+        return [protocol for protocol in protocols if isinstance(protocol, GatewayChannel)]
 
     async def _drain(self) -> None:
         if self._on_shutdown is None:

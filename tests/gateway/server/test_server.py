@@ -82,6 +82,22 @@ async def test_while_it_drains_new_connections_are_refused_and_running_requests_
         assert process.log() == ""
 
 
+async def test_a_request_on_its_way_when_the_server_ends_is_answered_as_the_last_of_its_connection() -> None:
+    with ServerProcess(hooks="both", retire_grace=1.5) as process:
+        process.started()
+        async with process.connect() as fresh, process.connect() as used, process.connect() as idle:
+            # Connections are accepted in their order.
+            for client in (used, idle):
+                assert (await client.request("/echo")).status == 200
+            process.signal()
+            assert await process.says() == "stopped"
+            for client in (fresh, used):
+                answer = await client.request("/echo")
+                assert (answer.status, answer.headers["connection"]) == (200, "close")
+                assert await client.at_end()
+            assert await idle.at_end()
+
+
 async def test_a_second_signal_ends_the_drain() -> None:
     with ServerProcess(hooks="forever") as process:
         process.started()
