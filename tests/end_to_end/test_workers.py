@@ -43,9 +43,29 @@ def is_alive(url: str) -> bool:
         connection.close()
 
 
+WORKERS = ("--port", "0", "--workers", "2")
+
+
 @pytest.fixture
-def gateway(tmp_path):
-    process = GatewayProcess(tmp_path, {}, ("--port", "0", "--workers", "2"))
+def gateway(new_installation):
+    installation = new_installation()
+    process = GatewayProcess(installation.data_dir, {}, WORKERS, key=installation.key)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def upstream(tmp_path):
+    with simulator(tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+def pooled(new_installation, upstream):
+    """A gateway whose account was there before its workers, so that each of them knows it."""
+    installation = new_installation()
+    installation.add_account("eva", upstream.base_url(), "--transport", "websocket")
+    process = GatewayProcess(installation.data_dir, {}, WORKERS, key=installation.key)
     yield process
     process.stop()
 
@@ -60,26 +80,25 @@ def test_a_worker_that_dies_is_replaced_and_nobody_is_refused(gateway):
 
 
 @pytest.mark.timeout(120)
-def test_the_turns_and_conversations_of_a_worker_that_dies_are_taken_care_of_at_once(gateway, tmp_path):
+def test_the_turns_and_conversations_of_a_worker_that_dies_are_taken_care_of_at_once(pooled, upstream):
     body = {"model": "gpt-5.5", "input": "hi", "store": False, "stream": True}
-    named = {**gateway.headers, "session-id": "a conversation"}
-    with simulator(tmp_path) as upstream, httpx.Client(trust_env=False, timeout=20) as client:
-        gateway.add_account("eva", upstream.base_url(), "--transport", "websocket")
-        url = f"{gateway.url}/v1/responses"
+    named = {**pooled.headers, "session-id": "a conversation"}
+    with httpx.Client(trust_env=False, timeout=20) as client:
+        url = f"{pooled.url}/v1/responses"
         assert client.post(url, json=body, headers=named).status_code == 200
         upstream.add_fault("slow:0.2")
         with client.stream("POST", url, json=body, headers=named) as answer:
             lines = answer.iter_lines()
             next(lines)
-            turn = next(turn for turn in gateway.ledger.turns() if not turn.outcome)
-            ((owner, worker),) = rows(gateway, LEASES)
+            turn = next(turn for turn in pooled.ledger.turns() if not turn.outcome)
+            ((owner, worker),) = rows(pooled, LEASES)
             assert owner == turn.replica
             os.kill(worker, signal.SIGKILL)
             killed_at = time.monotonic()
-        wait_until(lambda: gateway.ledger.turns()[1].outcome == "interrupted", "the turn is open")
+        wait_until(lambda: pooled.ledger.turns()[1].outcome == "interrupted", "the turn is open")
         # Long before its heartbeat is old, which is what tells others elsewhere.
         assert time.monotonic() - killed_at < 2
-        assert rows(gateway, "SELECT owner, epoch FROM gateway_lease") == [(None, 1)]
+        assert rows(pooled, "SELECT owner, epoch FROM gateway_lease") == [(None, 1)]
 
 
 LEASES = "SELECT l.owner, r.process FROM gateway_lease l JOIN gateway_replica r ON r.id = l.owner"
