@@ -9,28 +9,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from typing import Generic, Protocol, TypeVar
 
 import httpx
 
 
-class _Held:
+class Client(Protocol):
+    """Whatever sends requests over connections of its own."""
+
+    async def aclose(self) -> None: ...
+
+
+C = TypeVar("C", bound=Client)
+
+
+class _Held(Generic[C]):
     """A client and how many have borrowed it."""
 
     __slots__ = ("client", "loans")
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: C) -> None:
         self.client = client
         self.loans = 0
 
 
-class Loan:
+class Loan(Generic[C]):
     """A borrowed client; give it back once. Giving it back again does nothing."""
 
     __slots__ = ("_held", "_owner", "client")
 
-    def __init__(self, owner: HttpClients, held: _Held) -> None:
+    def __init__(self, owner: HttpClients[C], held: _Held[C]) -> None:
         self._owner = owner
-        self._held: _Held | None = held
+        self._held: _Held[C] | None = held
         self.client = held.client
 
     async def give_back(self) -> None:
@@ -40,22 +50,22 @@ class Loan:
             await self._owner.take_back(held)
 
 
-class HttpClients:
+class HttpClients(Generic[C]):
     """Makes clients with `make` when they are first needed. Await `close` at the end, on the loop they were used on.
 
     Closing one takes no longer than `patience` seconds; what is left of its connections then goes with the process.
     """
 
-    def __init__(self, make: Callable[[str | None], httpx.AsyncClient], patience: float) -> None:
+    def __init__(self, make: Callable[[str | None], C], patience: float) -> None:
         self._make = make
         self._patience = patience
-        self._held: dict[str | None, _Held] = {}
-        self._retired: set[_Held] = set()
+        self._held: dict[str | None, _Held[C]] = {}
+        self._retired: set[_Held[C]] = set()
 
     def __repr__(self) -> str:
         return f"<HttpClients {len(self._held)} in use, {len(self._retired)} retired>"
 
-    def borrow(self, proxy: str | None) -> Loan:
+    def borrow(self, proxy: str | None) -> Loan[C]:
         """Lend the client that goes by `proxy`."""
         held = self._held.get(proxy)
         if held is None:
@@ -64,7 +74,7 @@ class HttpClients:
         return Loan(self, held)
 
     @asynccontextmanager
-    async def borrowed(self, proxy: str | None) -> AsyncIterator[httpx.AsyncClient]:
+    async def borrowed(self, proxy: str | None) -> AsyncIterator[C]:
         """Lend the client that goes by `proxy` for the time of the context."""
         loan = self.borrow(proxy)
         try:
@@ -81,7 +91,7 @@ class HttpClients:
             if held.loans == 0:
                 await self._close(held)
 
-    async def take_back(self, held: _Held) -> None:
+    async def take_back(self, held: _Held[C]) -> None:
         """A loan is over; `Loan.give_back` calls this."""
         held.loans -= 1
         if held in self._retired and held.loans == 0:
@@ -94,7 +104,7 @@ class HttpClients:
         for held in everything:
             await self._close(held)
 
-    async def _close(self, held: _Held) -> None:
+    async def _close(self, held: _Held[C]) -> None:
         self._retired.discard(held)
         try:
             async with asyncio.timeout(self._patience):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 
 import httpx
@@ -66,6 +67,8 @@ class Web:
             trust_env=False,
             follow_redirects=False,
             timeout=self._timeout,
+            # What one account is given is none of the others' business.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             headers={"user-agent": "pointsman", "accept": "application/json"},
         )
 

@@ -27,8 +27,8 @@ WHERE gateway_lease.owner IS NULL OR gateway_lease.owner = EXCLUDED.owner OR NOT
 RETURNING client, session, id, epoch
 """
 
-# What `_still_held` says of a turn. Every turn on a lane asks it, and Django takes twenty times as long to write it down
-# as SQLite to answer it.
+# What `_still_held` says of a turn. Every turn on a lane needs it, and to write it down takes Django far longer than
+# SQLite to do it.
 PUBLISH = """
 UPDATE gateway_turn SET anchored = TRUE WHERE id IN ({ids}) AND EXISTS (
     SELECT 1 FROM gateway_lease JOIN gateway_replica ON gateway_replica.id = gateway_lease.owner

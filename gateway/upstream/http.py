@@ -1,9 +1,10 @@
-"""Responses over HTTP and SSE, by httpx: one client per event loop and proxy, owned by whoever runs the loop."""
+"""Responses over HTTP and SSE: one sender per event loop and proxy, owned by whoever runs the loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import anyio
@@ -14,7 +15,7 @@ from accounts.http_clients import HttpClients, Loan
 from accounts.proxy import ProxyTransport
 from gateway.clock import Clock
 from gateway.conf import MIB, Tunables
-from gateway.diagnostics import Trace, address
+from gateway.diagnostics import address
 from gateway.errors import Refusal, UpstreamEnded, UpstreamLost, UpstreamRefused
 from gateway.protocol.chain import Chain
 from gateway.protocol.events import DOCUMENT, Event, Kind, only_plain, refusal_from_http
@@ -22,6 +23,7 @@ from gateway.protocol.sse import SseSplitter
 from gateway.upstream.chunks import MOST_JOINED, ReadyChunks
 from gateway.upstream.exchange import PassOn, Target
 from gateway.upstream.network import DirectTransport
+from gateway.upstream.sender import Sender
 from gateway.upstream.translate import http_error
 
 EVENT_LIMIT = 16 * MIB
@@ -44,7 +46,7 @@ class HttpTransport:
         self._tunables = tunables
         self._clock = clock
         self._network = network
-        self._clients = HttpClients(self._make_client, tunables.close_timeout)
+        self._clients = HttpClients(self._make_sender, tunables.close_timeout)
 
     async def warm_up(self) -> None:
         """Load what httpx loads at its first request, a third of a second's work that no turn should wait for."""
@@ -69,8 +71,8 @@ class HttpTransport:
 
     async def look(self, url: str, headers: Mapping[str, str], proxy: str | None) -> httpx.Response:
         """`GET` a small document for a person who looks for a fault; httpx's errors come through as they are."""
-        async with self._clients.borrowed(proxy) as client:
-            return await client.get(url, headers=_raw(list(headers.items())))
+        async with self._clients.borrowed(proxy) as sender:
+            return await sender.get(url, list(headers.items()))
 
     def unary(self, target: Target, method: str, url: str) -> UnaryExchange:
         """One request to `url` that is answered by one document; no connection is made before its `send`."""
@@ -79,8 +81,8 @@ class HttpTransport:
     async def fetch(self, target: Target, path: str) -> httpx.Response:
         """`GET` a small document under the target's base URL; raises `UpstreamError`s, not for a status."""
         try:
-            async with self._clients.borrowed(target.proxy) as client:
-                return await client.get(target.base_url + path, headers=_raw(target.headers))
+            async with self._clients.borrowed(target.proxy) as sender:
+                return await sender.get(target.base_url + path, target.headers)
         except httpx.HTTPError as error:
             raise http_error(error) from error
 
@@ -89,18 +91,15 @@ class HttpTransport:
 
         Raises `UpstreamError`s, not for a status. The answer may have as many bytes as an event.
         """
-        headers = _raw(target.headers)
-        url = target.base_url + path
+        body = b""
         try:
-            async with (
-                self._clients.borrowed(target.proxy) as client,
-                client.stream(method, url, headers=headers) as response,
-            ):
-                body = b""
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) > EVENT_LIMIT:
-                        raise UpstreamLost(f"The upstream's answer has more than {EVENT_LIMIT} bytes.")
+            async with self._clients.borrowed(target.proxy) as sender:
+                response = await sender.open(method, target.base_url + path, target.headers)
+                async with aclosing(response):
+                    async for chunk in response.aiter_raw():
+                        body += chunk
+                        if len(body) > EVENT_LIMIT:
+                            raise UpstreamLost(f"The upstream's answer has more than {EVENT_LIMIT} bytes.")
         except httpx.HTTPError as error:
             raise http_error(error) from error
         return Document(response.status_code, body, dict(response.headers))
@@ -108,7 +107,7 @@ class HttpTransport:
     async def close(self) -> None:
         await self._clients.close()
 
-    def _make_client(self, proxy: str | None) -> httpx.AsyncClient:
+    def _make_sender(self, proxy: str | None) -> Sender:
         t = self._tunables
         limits = httpx.Limits(
             max_connections=t.http_max_connections,
@@ -116,27 +115,10 @@ class HttpTransport:
             keepalive_expiry=t.http_idle_expiry,
         )
         transport = DirectTransport(limits) if proxy is None else ProxyTransport(proxy, limits)
-        return httpx.AsyncClient(
-            transport=self._network or transport,
-            # The environment's proxy variables are for other programs: an account's own proxy is the one rule.
-            trust_env=False,
-            follow_redirects=False,
-            timeout=httpx.Timeout(
-                connect=t.connect_timeout, read=t.read_timeout, write=t.write_timeout, pool=t.pool_timeout
-            ),
-            headers={"user-agent": "pointsman"},
+        timeout = httpx.Timeout(
+            connect=t.connect_timeout, read=t.read_timeout, write=t.write_timeout, pool=t.pool_timeout
         )
-
-
-class _Once:
-    """A request's body that is let go once it is sent. httpx would hold it in a cycle with the response."""
-
-    def __init__(self, payload: bytes) -> None:
-        self._payload = payload
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        payload, self._payload = self._payload, b""
-        yield payload
+        return Sender(self._network or transport, timeout)
 
 
 class HttpExchange:
@@ -146,7 +128,7 @@ class HttpExchange:
 
     def __init__(
         self,
-        clients: HttpClients,
+        clients: HttpClients[Sender],
         target: Target,
         request: tuple[str, str],
         tunables: Tunables,
@@ -155,7 +137,7 @@ class HttpExchange:
     ) -> None:
         self._clients = clients
         self._method, self._path = request
-        self._loan: Loan | None = None
+        self._loan: Loan[Sender] | None = None
         self._target = target
         self._tunables = tunables
         self._clock = clock
@@ -166,13 +148,12 @@ class HttpExchange:
     async def send(self, payload: bytes) -> None:
         """Post the request and wait for the response's headers; raises `UpstreamRefused` for any status but 200."""
         self._loan = self._clients.borrow(self._target.proxy)
-        client = self._loan.client
-        request = _request(client, self._method, self._target.base_url + self._path, self._target.headers, payload)
-        self._response = response = await _open(client, request, self._target.trace, str(request.url))
+        url = self._target.base_url + self._path
+        self._response = response = await _open(self._loan.client, self._method, url, self._target, payload)
         if response.status_code != httpx.codes.OK:
             raise UpstreamRefused(await _read_refusal(response, self._clock.wall()))
         # Not `aiter_raw`: what it adds to the stream, counting and joining chunks, costs time for each event.
-        assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101  # an AsyncClient made it
+        assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101  # an async transport made it
         # What comes through a proxy is read by a library of its own.
         most_joined = MOST_JOINED if self._target.proxy is None else 0
         self._chunks = ReadyChunks(aiter(response.stream), most_joined)
@@ -228,10 +209,10 @@ class UnaryExchange:
     transport = "http"
 
     def __init__(
-        self, clients: HttpClients, target: Target, request: tuple[str, str], tunables: Tunables, clock: Clock
+        self, clients: HttpClients[Sender], target: Target, request: tuple[str, str], tunables: Tunables, clock: Clock
     ) -> None:
         self._clients = clients
-        self._loan: Loan | None = None
+        self._loan: Loan[Sender] | None = None
         self._target = target
         self._method, self._url = request
         self._tunables = tunables
@@ -241,9 +222,7 @@ class UnaryExchange:
     async def send(self, payload: bytes) -> None:
         """Send the request and wait for the answer's headers; raises `UpstreamRefused` for any status but a 2xx."""
         self._loan = self._clients.borrow(self._target.proxy)
-        client = self._loan.client
-        request = _request(client, self._method, self._url, self._target.headers, payload)
-        self._response = response = await _open(client, request, self._target.trace, self._url)
+        self._response = response = await _open(self._loan.client, self._method, self._url, self._target, payload)
         if not response.is_success:
             raise UpstreamRefused(await _read_refusal(response, self._clock.wall()))
 
@@ -281,21 +260,11 @@ class UnaryExchange:
         await _close(self._response, self._loan, self._tunables.close_timeout)
 
 
-def _request(
-    client: httpx.AsyncClient, method: str, url: str, headers: Sequence[tuple[str, str]], payload: bytes
-) -> httpx.Request:
-    """The request as it is sent: its own headers and no others, and a body if it is a `POST`."""
-    if method != "POST":
-        return client.build_request(method, url, headers=_raw(headers))
-    sized = [*headers, ("content-length", str(len(payload)))]
-    return client.build_request(method, url, headers=_raw(sized), content=_Once(payload))
-
-
-async def _open(client: httpx.AsyncClient, request: httpx.Request, trace: Trace, url: str) -> httpx.Response:
-    """Send the request and wait for the head of its answer, under `url` in the log; raises `UpstreamError`s."""
-    with trace.connecting(url) as connecting:
+async def _open(sender: Sender, method: str, url: str, target: Target, payload: bytes) -> httpx.Response:
+    """Send a request, with a body if it is a `POST`, and wait for the head of its answer; raises `UpstreamError`s."""
+    with target.trace.connecting(url) as connecting:
         try:
-            response = await client.send(request, stream=True)
+            response = await sender.open(method, url, target.headers, payload if method == "POST" else None)
         except httpx.HTTPError as error:
             raise http_error(error) from error
         connecting.status = response.status_code
@@ -304,7 +273,7 @@ async def _open(client: httpx.AsyncClient, request: httpx.Request, trace: Trace,
 
 
 async def _close(
-    response: httpx.Response | None, loan: Loan | None, timeout: float, chunks: ReadyChunks | None = None
+    response: httpx.Response | None, loan: Loan[Sender] | None, timeout: float, chunks: ReadyChunks | None = None
 ) -> None:
     try:
         async with asyncio.timeout(timeout):
@@ -331,11 +300,6 @@ async def _read_refusal(response: httpx.Response, now: float) -> Refusal:
         # The status is the refusal; a body cut short only makes its message poorer.
         pass
     return refusal_from_http(response.status_code, dict(response.headers), body[:REFUSAL_LIMIT], now)
-
-
-def _raw(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    """Header values are bytes that were read as Latin-1; as text httpx would take none beyond ASCII."""
-    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
 
 
 def peer_address(response: httpx.Response) -> str | None:

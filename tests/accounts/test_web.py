@@ -103,3 +103,16 @@ async def test_the_environment_s_proxy_is_not_used(monkeypatch):
     async with server, Web(timeout=5.0) as web:
         port = server.sockets[0].getsockname()[1]
         assert await web.fetch(f"http://127.0.0.1:{port}/", {}) == Answer(200, {})
+
+
+async def test_a_cookie_that_one_account_was_given_is_not_sent_for_another():
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return httpx.Response(200, json={}, headers={"set-cookie": "session=ada; Path=/"})
+
+    async with Web(network(answer)) as web:
+        for _ in range(2):
+            await web.fetch(URL, {})
+    assert [request.headers.get("cookie") for request in asked] == [None, None]
