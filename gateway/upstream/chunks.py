@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
-from gateway.upstream.network import Arrival
+from gateway.upstream.network import Arrival, Pipe
 
 # As many bytes as httpcore reads at a time.
 MOST_JOINED = 64 * 1024
+# Bytes around a chunk (RFC 9112 section 7.1): two line ends, and the size in up to eight digits.
+FRAMING = 12
 
 
 class ReadyChunks:
@@ -21,12 +23,14 @@ class ReadyChunks:
     task.
 
     Chunks are joined until they have `most_joined` bytes; 0 joins none, for connections that do not wait for an
-    `Arrival`. Await `close` before what is iterated is closed.
+    `Arrival`. With the `pipe` that they come through, nothing is asked for where the last read had one chunk and no
+    more. Await `close` before what is iterated is closed.
     """
 
-    def __init__(self, chunks: AsyncIterator[bytes], most_joined: int = MOST_JOINED) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], most_joined: int = MOST_JOINED, pipe: Pipe | None = None) -> None:
         self._chunks = chunks
         self._most_joined = most_joined
+        self._pipe = pipe
         self._begun: _Begun | None = None
         self._ended: Exception | None = None
 
@@ -41,6 +45,8 @@ class ReadyChunks:
             self._ended = end
             return b""
         ready, size = [first], len(first)
+        if self._pipe is not None and self._pipe.last_read <= size + FRAMING:
+            return first
         while size < self._most_joined and (chunk := await self._next_ready()):
             ready.append(chunk)
             size += len(chunk)

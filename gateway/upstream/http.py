@@ -22,7 +22,7 @@ from gateway.protocol.events import DOCUMENT, Event, Kind, only_plain, refusal_f
 from gateway.protocol.sse import SseSplitter
 from gateway.upstream.chunks import MOST_JOINED, ReadyChunks
 from gateway.upstream.exchange import PassOn, Target
-from gateway.upstream.network import DirectTransport
+from gateway.upstream.network import DirectTransport, Pipe
 from gateway.upstream.sender import Sender
 from gateway.upstream.translate import http_error
 
@@ -156,7 +156,7 @@ class HttpExchange:
         assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101  # an async transport made it
         # What comes through a proxy is read by a library of its own.
         most_joined = MOST_JOINED if self._target.proxy is None else 0
-        self._chunks = ReadyChunks(aiter(response.stream), most_joined)
+        self._chunks = ReadyChunks(aiter(response.stream), most_joined, pipe_of(response))
 
     async def receive(self, pass_on: PassOn | None = None) -> list[Event]:
         assert self._chunks is not None  # noqa: S101  # `send` comes first
@@ -300,6 +300,13 @@ async def _read_refusal(response: httpx.Response, now: float) -> Refusal:
         # The status is the refusal; a body cut short only makes its message poorer.
         pass
     return refusal_from_http(response.status_code, dict(response.headers), body[:REFUSAL_LIMIT], now)
+
+
+def pipe_of(response: httpx.Response) -> Pipe | None:
+    """What the body comes through, where that is a connection of ours."""
+    stream = response.extensions.get("network_stream")
+    pipe = None if stream is None else stream.get_extra_info("pipe")
+    return pipe if isinstance(pipe, Pipe) else None
 
 
 def peer_address(response: httpx.Response) -> str | None:

@@ -73,11 +73,15 @@ class Arrival(asyncio.Future[None]):
 
 
 class Pipe(asyncio.Protocol):
-    """What has arrived and nobody has read, and what the end was. One task reads at a time, and one writes."""
+    """What has arrived and nobody has read, how many bytes the last read had, and what the end was.
+
+    One task reads at a time, and one writes.
+    """
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
         self.received = b""
+        self.last_read = 0
         self.ended = False
         self.error: Exception | None = None
         self.blocked = False
@@ -124,6 +128,7 @@ class Pipe(asyncio.Protocol):
     def take(self, size: int) -> bytes:
         """Up to `size` bytes of what has arrived."""
         data, self.received = self.received[:size], self.received[size:]
+        self.last_read = len(data)
         if self._paused and not self.ended:
             self._paused = False
             self.transport.resume_reading()
@@ -227,6 +232,8 @@ class SocketStream(httpcore.AsyncNetworkStream):
     def get_extra_info(self, info: str) -> object:
         if info == "is_readable":
             return self._is_readable()
+        if info == "pipe":
+            return self._pipe
         names = {"client_addr": "sockname", "server_addr": "peername", "ssl_object": "ssl_object", "socket": "socket"}
         return self._transport.get_extra_info(names[info]) if info in names else None
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.upstream.chunks import ReadyChunks
-from gateway.upstream.network import Arrival
+from gateway.upstream.network import Arrival, Pipe
 
 
 class Body:
@@ -54,6 +54,15 @@ async def test_what_is_there_is_taken_together_and_the_end_is_nothing() -> None:
     assert await chunks.take() == b"d"
     assert (await chunks.take(), await chunks.take()) == (b"", b"")
     assert body.tidied == 1
+
+
+@pytest.mark.parametrize(("last_read", "taken"), [(5 + len(b"5\r\n\r\n"), b"hello"), (100, b"hello, hello")])
+async def test_after_a_read_that_had_one_chunk_no_other_is_asked_for(last_read: int, taken: bytes) -> None:
+    body, pipe = Body(), Pipe()
+    chunks = ReadyChunks(aiter(body), pipe=pipe)
+    body.come(b"hello", b", hello")
+    pipe.last_read = last_read
+    assert await chunks.take() == taken
 
 
 async def test_no_more_is_joined_than_the_limit_and_one_chunk() -> None:
