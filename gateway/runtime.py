@@ -16,13 +16,12 @@ import structlog
 
 from accounts.circuit import CircuitState
 from accounts.circuits import Circuits
-from accounts.registry import PoolChange, Registry, Timing
-from accounts.states import State
+from accounts.registry import Registry, Timing
 from gateway.chores import Chores
 from gateway.circuits import CircuitKeeper
 from gateway.clock import Clock
 from gateway.conf import Tunables
-from gateway.consumers.base import Check, Gate
+from gateway.consumers.base import Gate
 from gateway.continuity.rules import SessionKey
 from gateway.continuity.sessions import Departure, Session, SessionTable
 from gateway.errors import LedgerUnavailable, Stopping
@@ -30,6 +29,8 @@ from gateway.forwarding.forwarder import Forwarder
 from gateway.keys import KeyRing, KeySnapshot
 from gateway.metering.meter import Meter
 from gateway.metering.prices import PriceList
+from gateway.pool_news import PoolNews
+from gateway.readiness import TICK, Readiness
 from gateway.replicas.membership import Membership, report_interrupted
 from gateway.replicas.shares import Use
 from gateway.storage import Store, StoreError
@@ -56,10 +57,7 @@ from gateway.watch.reporter import Reporter
 
 log = structlog.get_logger("gateway.runtime")
 
-UPKEEP_INTERVAL = 1.0
 CHORES_INTERVAL = 5.0
-STALLED_AFTER = 2.0
-STORE_PATIENCE = 2.0
 # Each look at other replicas' sessions reaches back this far before the last one that succeeded, for clocks that differ
 # and commits that come late.
 SESSION_OVERLAP = 10.0
@@ -112,11 +110,8 @@ class Runtime:
         self._clock = clock
         self._used_keys: dict[int, datetime] = {}
         self._chores = chores
-        self._stopping = False
-        self._last_tick = clock.monotonic()
         self._learned_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        self._closers: set[asyncio.Future[None]] = set()
         self._peers = network.peers or PeerTransport(tunables)
         self._signing_keys = signing_keys
         self._build(network, parts)
@@ -128,6 +123,7 @@ class Runtime:
         self.registry = Registry(self._store.load_accounts, self._store.persist_state, timing)
         self.meter = Meter(clock)
         self.membership = parts.membership(self.id, self._store, t, clock)
+        self.readiness = Readiness(self._store, clock, self.registry, self.membership)
         self.permits = parts.permits(t, clock, self.meter, self.membership)
         self.prices, self.names = PriceList(), Names()
         self.streams = parts.streams(clock, t.admission_wait)
@@ -174,7 +170,7 @@ class Runtime:
             permits=self.permits,
             engine=self.engine,
             used=self._note_use,
-            readiness=self.readiness,
+            readiness=self.readiness.checks,
             sockets={},
             names=self.names,
             meter=self.meter,
@@ -183,7 +179,8 @@ class Runtime:
             peers=self._peers,
             forwards={},
         )
-        self.registry.on_change(self._pool_changed)
+        self._news = PoolNews(self.registry, health, clock, self.streams, self.pool, self.http, network.refresher)
+        self.registry.on_change(self._news.heard)
         self.membership.watch(self.pool, self._use, self._limits_changed)
         snapshot = partial(live.take, self.permits, self.streams, self.pool, running, clock)
         self._reporter = Reporter(self.id, self._store, self.pool, snapshot)
@@ -209,7 +206,7 @@ class Runtime:
 
     async def drain(self) -> None:
         """Take no new turn and let those that run finish; after `DRAIN_TIMEOUT` they are ended, each with an answer."""
-        self._stopping = True
+        self.readiness.stop()
         self.permits.stop()
         for socket in tuple(self.gate.sockets):
             socket.drain()
@@ -255,7 +252,7 @@ class Runtime:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.gather(*self._closers, return_exceptions=True)
+        await self._news.settled()
         try:
             await self.registry.flush()
             await self._circuits.flush()
@@ -268,23 +265,6 @@ class Runtime:
         await self._peers.close()
         self._store.close()
 
-    async def readiness(self) -> Sequence[Check]:
-        """Every condition of taking turns, each checked now."""
-        now = self._clock.monotonic()
-        usable = any(account.state_at(self._clock.wall()) is State.ACTIVE for account in self.registry.accounts)
-        lag = now - self._last_tick - UPKEEP_INTERVAL
-        return [
-            await self._check_database(),
-            Check(
-                "migrations",
-                await self._is_migrated(),
-                "the database lacks migrations; run manage.py migrate",
-            ),
-            Check("accounts", usable, "no account is usable"),
-            Check("event_loop", lag < STALLED_AFTER, f"the event loop is {lag:.1f} s late"),
-            Check("running", not self._stopping, "the gateway is stopping"),
-        ]
-
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.append(asyncio.ensure_future(work))
 
@@ -292,8 +272,8 @@ class Runtime:
         """Once a second: lanes, other replicas, then keys; every tenth time when keys and accounts were used."""
         tick = 0
         while True:
-            await asyncio.sleep(UPKEEP_INTERVAL)
-            self._last_tick = self._clock.monotonic()
+            await asyncio.sleep(TICK)
+            self.readiness.ticked()
             tick += 1
             await self.pool.sweep()
             try:
@@ -384,29 +364,6 @@ class Runtime:
         except StoreError as error:
             raise _owner_unknown() from error
 
-    async def _check_database(self) -> Check:
-        if not await self._can_write():
-            return Check("database", False, "the heartbeat cannot be written")
-        try:
-            problem = await self._store.problem()
-        except StoreError:
-            problem = "the database cannot be looked at"
-        return Check("database", not problem, problem)
-
-    async def _can_write(self) -> bool:
-        try:
-            async with asyncio.timeout(STORE_PATIENCE):
-                return await self.membership.beat()
-        except (StoreError, TimeoutError):
-            return False
-
-    async def _is_migrated(self) -> bool:
-        try:
-            async with asyncio.timeout(STORE_PATIENCE):
-                return await self._store.unapplied_migrations() == 0
-        except (StoreError, TimeoutError):
-            return False
-
     def _use(self) -> Use:
         """What this process holds of the limits that all share."""
         return Use(self.permits.held, self.permits.held_bytes, self.streams.use(), self.pool.use())
@@ -419,39 +376,6 @@ class Runtime:
     def _note_use(self, key_id: int) -> None:
         self._used_keys[key_id] = datetime.fromtimestamp(self._clock.wall(), UTC)
 
-    def _pool_changed(self, change: PoolChange) -> None:
-        """Connections of accounts and proxies that may not be used any more are closed; waiting turns choose again."""
-        gone = {account.id for account in change.removed}
-        gone |= {
-            after.id for _, after in change.changed if after.state in (State.PAUSED, State.DISABLED, State.NEEDS_LOGIN)
-        }
-        gone |= {
-            after.id
-            for before, after in change.changed
-            if (before.credentials, before.proxy) != (after.credentials, after.proxy)
-        }
-        for account_id in gone:
-            self._background(self.pool.retire_account(account_id))
-        self._leave_proxies(change)
-        self._learn_accounts(change)
-        self.streams.pool_changed()
-
-    def _leave_proxies(self, change: PoolChange) -> None:
-        """Connections by a proxy that no account has any more are closed, when what runs on them has ended."""
-        before = {account.proxy for account in change.removed} | {account.proxy for account, _ in change.changed}
-        proxies = {account.proxy for account in self.registry.accounts if account.proxy is not None}
-        if before - proxies - {None}:
-            self._background(self.http.keep(proxies))
-            self._background(self._refresher.keep(proxies))
-
-    def _learn_accounts(self, change: PoolChange) -> None:
-        """What the store knows of usage and circuits goes along with what was seen here; what left is forgotten."""
-        health, now = self.engine.health, self._clock.wall()
-        for account in (*change.added, *(after for _, after in change.changed)):
-            health.quotas.load(account.id, account.quota)
-            health.circuits.learn(account.id, account.circuit, now)
-        health.keep({account.id for account in self.registry.accounts})
-
     def _report_circuits(self, states: Mapping[int, CircuitState], turn: uuid.UUID) -> None:
         """Log that turns have changed circuits; the keeper writes it down."""
         named = {account_id: self.registry.get(account_id) for account_id in states}
@@ -460,12 +384,6 @@ class Runtime:
             for account_id, account in named.items()
         }
         log.warning("circuit_changed", turn=str(turn), circuits=circuits)
-
-    def _background(self, work: Coroutine[None, None, None]) -> None:
-        """Closing lanes takes a moment; `stop` waits for it through the pool."""
-        task = asyncio.ensure_future(work)
-        self._closers.add(task)
-        task.add_done_callback(self._closers.discard)
 
 
 def _owner_unknown() -> LedgerUnavailable:

@@ -64,7 +64,7 @@ def furnished() -> MemoryStore:
 
 async def problems(runtime: Runtime) -> dict[str, str]:
     """The conditions of readiness that are not met, and what is said of them."""
-    return {check.name: check.problem for check in await runtime.readiness() if not check.ok}
+    return {check.name: check.problem for check in await runtime.readiness.checks() if not check.ok}
 
 
 @in_virtual_time

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import time
@@ -85,12 +86,21 @@ async def test_while_it_drains_new_connections_are_refused_and_running_requests_
 async def test_a_request_on_its_way_when_the_server_ends_is_answered_as_the_last_of_its_connection() -> None:
     with ServerProcess(hooks="both", retire_grace=1.5) as process:
         process.started()
-        async with process.connect() as fresh, process.connect() as used, process.connect() as idle:
+        async with (
+            process.connect() as fresh,
+            process.connect() as used,
+            process.connect() as probe,
+            process.connect() as idle,
+        ):
             # Connections are accepted in their order.
-            for client in (used, idle):
+            for client in (used, probe, idle):
                 assert (await client.request("/echo")).status == 200
             process.signal()
             assert await process.says() == "stopped"
+            while not refuses(process.port):
+                await asyncio.sleep(0.01)
+            # What comes after the listener in the server's shutdown has happened by the time of an answer.
+            assert (await probe.request("/echo")).status == 200
             for client in (fresh, used):
                 answer = await client.request("/echo")
                 assert (answer.status, answer.headers["connection"]) == (200, "close")
