@@ -32,7 +32,8 @@ class GatewayServer(Server):
 
     `on_startup` runs in the server's event loop before it listens. `ready` is then called with the addresses.
     `on_shutdown` is awaited at the first signal, while requests are still served; it should call `stop_listening()`
-    and return once the work that has to be finished is. Then the remaining applications are cancelled. A second
+    and return once the work that has to be finished is; where others serve the same clients, it should call
+    `retire_connections()` before it refuses anything. Then the remaining applications are cancelled. A second
     signal ends the wait for `on_shutdown`.
 
     Call `run()` once per process, in the main thread.
@@ -91,6 +92,18 @@ class GatewayServer(Server):
         for port in ports:
             await port.stopListening().asFuture(asyncio.get_running_loop())
 
+    async def retire_connections(self) -> None:
+        """Let open HTTP connections end: each carries what it carries, or what was on its way, and nothing after it.
+
+        Waits `retire_grace` for what was on its way, then closes the idle ones. May be called again.
+        """
+        for channel in self._channels():
+            channel.retire()
+        if any(not channel.requests for channel in self._channels()):
+            await asyncio.sleep(self.limits.retire_grace)
+        for channel in self._channels():
+            channel.close_if_idle()
+
     # What requests and WebSockets call
 
     def protocol_connected(self, protocol: Connection) -> None:
@@ -133,21 +146,12 @@ class GatewayServer(Server):
         self.stopping = True
         await self._drain()
         await self.stop_listening()
-        await self._retire_connections()
+        await self.retire_connections()
         await self._applications.cancel_all(self.limits.close_timeout)
         try:
             await asyncio.wait_for(self._open.wait_empty(), self.limits.close_timeout)
         except TimeoutError:
             logger.warning("%d connections were not closed in time.", len(self._open.transports))
-
-    async def _retire_connections(self) -> None:
-        """Close the HTTP connections on which nothing runs and nothing was on its way."""
-        for channel in self._channels():
-            channel.retire()
-        if any(not channel.requests for channel in self._channels()):
-            await asyncio.sleep(self.limits.retire_grace)
-        for channel in self._channels():
-            channel.close_if_idle()
 
     def _channels(self) -> list[GatewayChannel]:
         protocols = (transport.protocol for transport in self._open.transports)

@@ -269,6 +269,11 @@ async def _open(sender: Sender, method: str, url: str, target: Target, payload: 
             raise http_error(error) from error
         connecting.status = response.status_code
         connecting.peer_address = peer_address(response)
+    pipe = pipe_of(response)
+    if pipe is not None and pipe.last_read == 0:
+        # It came out of what was left of the answer before it, and may be another client's.
+        await response.aclose()
+        raise UpstreamLost("The upstream's connection held an answer that nobody had asked for, and was closed.")
     return response
 
 

@@ -73,7 +73,8 @@ class Arrival(asyncio.Future[None]):
 
 
 class Pipe(asyncio.Protocol):
-    """What has arrived and nobody has read, how many bytes the last read had, and what the end was.
+    """What has arrived and nobody has read, how many bytes were read last since something was written, and what
+    the end was.
 
     One task reads at a time, and one writes.
     """
@@ -194,6 +195,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         return pipe.take(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._pipe.last_read = 0
         if self._transport.is_closing():
             raise httpcore.WriteError("the connection is closed")
         self._transport.write(buffer)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -121,6 +122,32 @@ def test_clients_that_connect_while_all_workers_are_replaced_all_succeed(gateway
             assert time.monotonic() < deadline, "the workers were not replaced"
         assert all(answer.result() for answer in asked)
     assert len(asked) >= 200
+
+
+@pytest.mark.timeout(120)
+def test_clients_that_keep_their_connections_are_refused_nothing_while_all_workers_are_replaced(pooled, upstream):
+    url, body = f"{pooled.url}/v1/responses", {"model": "gpt-5.5", "input": "hi", "store": False, "stream": True}
+    before, done = children(pooled), threading.Event()
+
+    def ask_on_and_on() -> set[int]:
+        statuses = set()
+        with httpx.Client(trust_env=False, timeout=30) as client:
+            while not done.wait(0.1):
+                statuses.add(client.post(url, json=body, headers=pooled.headers).status_code)
+        return statuses
+
+    with ThreadPoolExecutor(6) as pool, httpx.Client(trust_env=False, timeout=30) as client:
+        # A turn that goes on for long holds its worker, which must not refuse others for as long.
+        upstream.add_fault("slow:0.5")
+        with client.stream("POST", url, json=body, headers=pooled.headers) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            askers = [pool.submit(ask_on_and_on) for _ in range(5)]
+            pooled.process.send_signal(signal.SIGHUP)
+            assert any("response.completed" in line for line in lines)
+        wait_until(lambda: children(pooled).isdisjoint(before) and len(children(pooled)) == 2, "not replaced")
+        done.set()
+        assert [asker.result() for asker in askers] == [{200}] * 5
 
 
 def test_two_signals_end_the_gateway_at_once(gateway):

@@ -102,8 +102,9 @@ def serve_one(endpoint: Endpoint, ready: Callable[[tuple[str, int]], None]) -> N
 
     async def shut_down() -> None:
         if isinstance(endpoint, InheritedSocket):
-            # Others listen on the same socket, and new clients belong to them.
+            # Others listen on the same socket. New clients belong to them, and so do those that have a connection here.
             await server.stop_listening()
+            await server.retire_connections()
         await application.shutdown()
         await server.stop_listening()
 

@@ -341,3 +341,24 @@ async def test_an_answer_without_end_is_given_up(transport: HttpTransport):
 
 def upstream_gone(response: httpx.Response) -> str:
     return f"http://127.0.0.1:{response.url.port}/v1"
+
+
+async def test_what_is_left_of_one_answer_is_not_the_answer_to_the_next_request(transport: HttpTransport):
+    end = b"0\r\n\r\n"
+
+    class Chatty(Mute):
+        """Sends a second answer behind the first, in one piece with it, and closes nothing."""
+
+        def data_received(self, data: bytes) -> None:
+            if data.endswith(PAYLOAD):
+                self.transport.write((HEAD + chunk(COMPLETED) + end) * 2)
+
+    async with tcp(Chatty) as base_url:
+        first, second, third = (transport.exchange(target_at(base_url)) for _ in range(3))
+        await carry(first)
+        await first.close(clean=True)
+        with pytest.raises(UpstreamLost, match="nobody had asked for"):
+            await second.send(PAYLOAD)
+        await second.close(clean=False)
+        await carry(third)
+        await third.close(clean=False)
