@@ -224,7 +224,8 @@ class UpstreamRefused(UpstreamError):
     code = "upstream_refused"
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message or f"The upstream answered {refusal.status}.", code=refusal.code)
+        hint = "; check the account's base URL" if refusal.status < 400 else ""
+        super().__init__(refusal.message or f"The upstream answered {refusal.status}{hint}.", code=refusal.code)
         self.refusal = refusal
 
 

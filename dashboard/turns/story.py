@@ -201,4 +201,6 @@ def _told(turn: Turn) -> str:
     told = " ".join(str(part) for part in (turn.status, turn.code) if part)
     if turn.outcome == Outcome.INTERRUPTED:
         return "; its client saw the connection end"
-    return f"; the client was told {told}" if told else ""
+    # Once a stream has begun its status is 200, and what went wrong comes as its last event.
+    how = "the client's stream ended with" if turn.events else "the client was told"
+    return f"; {how} {turn.code if turn.events and turn.code else told}" if told else ""

@@ -23,8 +23,8 @@ class ReadyChunks:
     task.
 
     Chunks are joined until they have `most_joined` bytes; 0 joins none, for connections that do not wait for an
-    `Arrival`. With the `pipe` that they come through, nothing is asked for where the last read had one chunk and no
-    more. Await `close` before what is iterated is closed.
+    `Arrival`. With the `pipe` that they come through, nothing is asked for where the last read had no room for
+    more than one chunk and a tiny one. Await `close` before what is iterated is closed.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], most_joined: int = MOST_JOINED, pipe: Pipe | None = None) -> None:

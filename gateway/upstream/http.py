@@ -28,6 +28,9 @@ from gateway.upstream.translate import http_error
 
 EVENT_LIMIT = 16 * MIB
 REFUSAL_LIMIT = MIB
+EVENT_STREAM = "text/event-stream"
+# Of what an upstream says of itself, so many characters are quoted to a client.
+MOST_QUOTED = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +169,21 @@ class HttpExchange:
             except httpx.HTTPError as error:
                 raise http_error(error) from error
             if not chunk:
-                raise UpstreamEnded("The upstream ended its stream before the response ended.")
+                raise UpstreamEnded(self._why_it_ended())
             events = self._splitter.feed(chunk)
             if events and not (pass_on is not None and only_plain(events) and pass_on(events)):
                 return events
+
+    def _why_it_ended(self) -> str:
+        headers = self.headers()
+        kind, encoding = headers.get("content-type", EVENT_STREAM), headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            return f"The upstream sent its stream as {encoding[:MOST_QUOTED]}, though it was asked for none of that."
+        if not kind.startswith(EVENT_STREAM):
+            return (
+                f"The upstream sent {kind[:MOST_QUOTED]} in place of a stream of events; check the account's base URL."
+            )
+        return "The upstream ended its stream before the response ended."
 
     def headers(self) -> Mapping[str, str]:
         return {} if self._response is None else dict(self._response.headers)
@@ -297,7 +311,7 @@ async def _close(
 async def _read_refusal(response: httpx.Response, now: float) -> Refusal:
     body = b""
     try:
-        async for chunk in response.aiter_raw():
+        async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) > REFUSAL_LIMIT:
                 break

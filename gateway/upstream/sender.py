@@ -14,7 +14,7 @@ import httpx
 # What a request says unless it says something else; httpx adds the host and the length.
 DEFAULTS = ((b"accept", b"*/*"), (b"accept-encoding", b"gzip, deflate"), (b"user-agent", b"pointsman"))
 
-# An account's base URL with a path; parsing one takes longer than looking it up.
+# Mostly an account's base URL and one of few paths; parsing one takes longer than looking it up.
 _parsed = lru_cache(maxsize=256)(httpx.URL)
 
 

@@ -26,7 +26,8 @@ def dial_error(error: Exception, now: float) -> UpstreamError:
     if isinstance(error, InvalidStatus):
         response = error.response
         headers = {name.lower(): value for name, value in response.headers.raw_items()}
-        if response.status_code >= 500 and "retry-after" not in headers:
+        # With a success other than 101 somebody answered who knows nothing of WebSockets.
+        if response.status_code < 300 or (response.status_code >= 500 and "retry-after" not in headers):
             return ConnectFailed(f"The upstream answered the WebSocket handshake with {response.status_code}.")
         return UpstreamRefused(refusal_from_http(response.status_code, headers, bytes(response.body or b""), now))
     if isinstance(error, TimeoutError):

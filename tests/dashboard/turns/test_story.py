@@ -45,6 +45,10 @@ def made(**fields: Any) -> Turn:
             "It failed because ada ended the response with server_error; the client was told server_error.",
         ),
         (
+            {"outcome": "failed", "code": "server_error", "status": 502, "events": 36},
+            "It failed because ada ended the response with server_error; the client's stream ended with server_error.",
+        ),
+        (
             {"outcome": "client_gone", "cause": "client_gone", "code": "client_gone"},
             "It ended because the client went away, after 5.2 s; no account is to blame.",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from gateway.clock import Clock
 from gateway.conf import Tunables
 from gateway.diagnostics import Trace
-from gateway.errors import ConnectFailed, Overloaded, UpstreamLost, UpstreamRefused
+from gateway.errors import ConnectFailed, Overloaded, UpstreamEnded, UpstreamLost, UpstreamRefused
 from gateway.protocol.events import Event, Kind
 from gateway.simulator import Simulator
 from gateway.upstream import http
@@ -362,3 +363,29 @@ async def test_what_is_left_of_one_answer_is_not_the_answer_to_the_next_request(
         await second.close(clean=False)
         await carry(third)
         await third.close(clean=False)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"content-type": "text/html"}, "The upstream sent text/html in place of a stream of events"),
+        ({"content-type": "text/event-stream", "content-encoding": "br"}, "The upstream sent its stream as br"),
+        ({"content-type": "text/event-stream; charset=utf-8"}, "The upstream ended its stream before"),
+        ({}, "The upstream ended its stream before"),
+    ],
+)
+async def test_an_answer_that_is_no_stream_of_events_is_named(headers: dict[str, str], said: str):
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, stream=httpx.ByteStream(b"hello")))
+    exchange = HttpTransport(Tunables(), Clock(), answer).exchange(target_at("http://upstream/v1"))
+    await exchange.send(PAYLOAD)
+    with pytest.raises(UpstreamEnded, match=said):
+        await exchange.receive()
+
+
+async def test_a_refusal_is_read_in_whatever_encoding_it_comes():
+    body = gzip.compress(b'{"error":{"message":"no such model","code":"model_not_found"}}')
+    answer = httpx.MockTransport(lambda _: httpx.Response(400, headers={"content-encoding": "gzip"}, content=body))
+    exchange = HttpTransport(Tunables(), Clock(), answer).exchange(target_at("http://upstream/v1"))
+    with pytest.raises(UpstreamRefused) as refused:
+        await exchange.send(PAYLOAD)
+    assert (refused.value.refusal.message, refused.value.refusal.code) == ("no such model", "model_not_found")

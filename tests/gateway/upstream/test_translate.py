@@ -30,6 +30,10 @@ def test_a_status_below_500_is_a_refusal(status: int):
     assert error.refusal.headers["x-request-id"] == "r"
 
 
+def test_a_success_that_is_no_websocket_is_a_failed_dial():
+    assert isinstance(dial_error(answered(200), NOW), ConnectFailed)
+
+
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_a_status_from_500_is_a_failed_dial_unless_it_says_when_to_come_back(status: int):
     assert isinstance(dial_error(answered(status), NOW), ConnectFailed)
