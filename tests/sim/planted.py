@@ -34,12 +34,17 @@ from gateway.upstream.pool import LanePool
 
 @dataclass(frozen=True)
 class Planted:
-    """One defect: what is assembled instead, and the promises of which it breaks one."""
+    """One defect: what is assembled instead, and the promises of which it breaks one.
+
+    One that shows only where a connection between replicas breaks is looked for where that happens `strain` times as
+    often.
+    """
 
     breaks: frozenset[str] = frozenset()
     parts: Parts = REAL_PARTS
     peers: type[PeerTransport] = PeerTransport
     tunables: Callable[[Tunables], Tunables] = lambda tunables: tunables
+    strain: float = 1.0
 
 
 NOTHING = Planted()
@@ -297,5 +302,5 @@ class RunsHereWhatAnotherMayRun(PeerTransport):
 
 
 PLANTED["carry a turn although another replica may have it"] = Planted(
-    frozenset({"sent once", "settled once", "explained"}), peers=RunsHereWhatAnotherMayRun
+    frozenset({"sent once", "settled once", "explained"}), peers=RunsHereWhatAnotherMayRun, strain=5
 )

@@ -72,7 +72,7 @@ class World(Witness):
         bad = 0.02 if "network" in faults else 0.0
         self.network = Network(self.random("network"), weather(bad))
         self.loop.network = self.network
-        self.between = Network(self.random("between replicas"), weather(bad))
+        self.between = Network(self.random("between replicas"), weather(bad * self._planted.strain))
         http_network.tell_time(self.loop.time)
         self.store = SimStore(self.random("store"), self.wall, self, TUNABLES.lease_ttl)
         upstream_faults = Faults()
