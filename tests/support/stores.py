@@ -128,7 +128,9 @@ class FurnishedDatabase:
 
     async def silence(self, replica: uuid.UUID, seconds: float = LEASE_TTL) -> None:
         rows = Replica.objects.filter(id=replica)
-        await self.run(rows.update, heartbeat_at=datetime.now(UTC) - timedelta(seconds=seconds))
+        # SQLite's clock has whole milliseconds, and may be one behind this one.
+        since = timedelta(seconds=seconds, milliseconds=1)
+        await self.run(rows.update, heartbeat_at=datetime.now(UTC) - since)
 
     def close(self) -> None:
         self.store.close()
