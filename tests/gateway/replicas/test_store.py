@@ -31,7 +31,8 @@ def replica(process: int, *, host: str | None = None, silent: float = 0.0, stopp
         host=host or store.machine(),
         process=process,
         started_at=now,
-        heartbeat_at=now - timedelta(seconds=silent),
+        # SQLite's clock has whole milliseconds, and may be one behind this one.
+        heartbeat_at=now - timedelta(seconds=silent, milliseconds=1),
         stopped_at=now if stopped else None,
     )
     return row.id
