@@ -59,7 +59,7 @@ class Trace:
         except asyncio.CancelledError:
             self.emit("connect_cancelled", url=url, hop=UPSTREAM, elapsed_ms=self._since(began))
             raise
-        except Exception as error:
+        except Exception as error:  # whatever it was, it is told of and raised again
             self.emit("connect_failed", url=url, hop=UPSTREAM, elapsed_ms=self._since(began), error=chain(error))
             raise
         self.emit(

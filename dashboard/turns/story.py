@@ -198,9 +198,11 @@ def _verb(turn: Turn) -> str:
 
 
 def _told(turn: Turn) -> str:
-    told = " ".join(str(part) for part in (turn.status, turn.code) if part)
     if turn.outcome == Outcome.INTERRUPTED:
         return "; its client saw the connection end"
-    # Once a stream has begun its status is 200, and what went wrong comes as its last event.
-    how = "the client's stream ended with" if turn.events else "the client was told"
-    return f"; {how} {turn.code if turn.events and turn.code else told}" if told else ""
+    if turn.events:
+        # Once a stream has begun its status is 200, and what went wrong comes as its last event.
+        how, told = "the client's stream ended with", str(turn.code or turn.status or "")
+    else:
+        how, told = "the client was told", " ".join(str(part) for part in (turn.status, turn.code) if part)
+    return f"; {how} {told}" if told else ""

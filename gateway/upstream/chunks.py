@@ -44,9 +44,10 @@ class ReadyChunks:
         except StopAsyncIteration as end:
             self._ended = end
             return b""
-        ready, size = [first], len(first)
+        size = len(first)
         if self._pipe is not None and self._pipe.last_read <= size + FRAMING:
             return first
+        ready = [first]
         while size < self._most_joined and (chunk := await self._next_ready()):
             ready.append(chunk)
             size += len(chunk)

@@ -323,12 +323,15 @@ async def _read_refusal(response: httpx.Response, now: float) -> Refusal:
 
 def pipe_of(response: httpx.Response) -> Pipe | None:
     """What the body comes through, where that is a connection of ours."""
-    stream = response.extensions.get("network_stream")
-    pipe = None if stream is None else stream.get_extra_info("pipe")
+    pipe = _told_by_network(response, "pipe")
     return pipe if isinstance(pipe, Pipe) else None
 
 
 def peer_address(response: httpx.Response) -> str | None:
     """The address of the live connection behind `response`, where its network tells."""
+    return address(_told_by_network(response, "server_addr"))
+
+
+def _told_by_network(response: httpx.Response, info: str) -> object:
     stream = response.extensions.get("network_stream")
-    return None if stream is None else address(stream.get_extra_info("server_addr"))
+    return None if stream is None else stream.get_extra_info(info)

@@ -32,6 +32,7 @@ class Sender:
 
         Raises httpx's errors.
         """
+        # Values are bytes that were read as Latin-1; as text httpx would take none beyond ASCII.
         own = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
         if payload is not None:
             own.append((b"content-length", b"%d" % len(payload)))
@@ -39,7 +40,6 @@ class Sender:
         request = httpx.Request(
             method,
             _parsed(url),
-            # Values are bytes that were read as Latin-1; as text httpx would take none beyond ASCII.
             headers=[*(default for default in DEFAULTS if default[0] not in said), *own],
             content=None if payload is None else _Once(payload),
             extensions=self._extensions,
